@@ -30,11 +30,13 @@ help: ## show this list
 
 setup: $(DEV) ## install into .venv, with the test tools (TORCH_INDEX=<url> for another build of torch)
 
+# An index of torch has few versions of its dependencies, so their pins apply in the second step. uv makes no pip.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch)
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip
+	$(if $(TORCH_INDEX),$(subst -c constraints.txt,,$(INSTALL)) --index-url $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)")
 	$(INSTALL) torch -e .
 	$(COMPILE)
 	@touch $@

@@ -85,6 +85,9 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+# Settings of a developer's shell do not reach the tests.
+for name in ("LRA_RELEASE", "LRA_TRACEBACK"):
+    os.environ.pop(name, None)
 if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
     interpret_faster()
 read_yamls_once()

@@ -160,7 +160,7 @@ def test_wheel_contains_all_runtime_files(tmp_path):
     assert {path.relative_to(ROOT).as_posix() for path in runtime_files} <= members
     assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= members
     assert set(tracked.stdout.split()) <= members and not tracked.returncode
-    assert {f"lra/runs/published/{name}/runs.csv" for name in ("board", "board-rates")} <= members
+    assert {f"lra/runs/published/{name}/runs.csv" for name in ("bf16", "board", "board-rates")} <= members
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",)])

@@ -133,7 +133,7 @@ class HyenaFilter(nn.Module):
         decay = torch.linspace(slowest, fastest, channels)
         self.decay: Tensor
         self.register_buffer("decay", decay, persistent=False)
-        # All parameters of the filters have the learning-rate factor.
+        # All parameters of the filters have the learning-rate factor, and so no weight decay (``lra.train.optim``).
         self.rates = {"frequency": rate}
         for layer in (*self.layers, self.last):
             names = [name for name, _ in layer.named_parameters()]

@@ -48,7 +48,7 @@ class LRU(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        # N complex numbers.
+        # Real numbers in the recurrent state of one direction: two for each of the N complex numbers.
         self.state_size = 2 * states
         in_range("r_max", r_max, Range(r_min), "r_min")
         self.rates = {"nu": rate, "theta": rate, "gamma": rate, "b": rate}

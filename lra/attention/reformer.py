@@ -208,6 +208,7 @@ def _sort_and_cut(
     size: int,
 ) -> Shaped[Tensor, "N H R C {size} *rest"]:
     """Sort tokens and cut them into chunks of ``size``, in every round."""
+    # ``gather_blocks`` takes entries of dimension 2, which are single tokens here.
     return split_blocks(gather_blocks(x, order), size, 3)
 
 

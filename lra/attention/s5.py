@@ -68,13 +68,14 @@ class S5(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        # P / 2 complex numbers.
+        # Real numbers in the recurrent state of one direction: two for each of the P / 2 complex numbers.
         self.state_size = states
         if states % (2 * blocks):
             raise ValueError(f"states must be a multiple of 2 x blocks = {2 * blocks}, not {states}")
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.clip = clip
+        # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.
         self.rates = {"decay": rate, "frequency": rate}
         if b_optim != "main":
             self.rates["b"] = rate

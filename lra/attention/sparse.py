@@ -172,6 +172,7 @@ class Sparse(Attention):
         keys = _append_summaries(k, summaries)
         values = _append_summaries(v, summaries)
         allowed = torch.cat([allowed_inside, allowed_outside], -1)
+        # ``attend_blocks`` scales the scores by 1 / √D.
         out = attend_blocks(q, keys, values, allowed)  # (N,H,B,b,E)
         return out.flatten(2, 3)[:, :, :L]
 

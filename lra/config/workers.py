@@ -111,18 +111,18 @@ class Workers:
         log(f"lra: failed: {reason}")
         self._outcome(number).write_text(reason)
 
-    def _compute(self, number: int, compute: Callable[[], str], worker: int) -> None:
+    def _compute(self, number: int, compute: Callable[[], str], pipe: int) -> None:
         """Compute a run in the forked process and end it.
 
         Args:
             number: number of the run.
             compute: computes it, see ``run``.
-            worker: descriptor of a pipe whose other end the worker holds.
+            pipe: descriptor of a pipe whose other end the worker holds; reading returns when the worker has ended.
         """
         status = 1
         try:
             with lock.hold(self.folder / f"{number}.running"):
-                threading.Thread(target=self._end_with_worker, args=(number, worker), daemon=True).start()
+                threading.Thread(target=self._end_with_worker, args=(number, pipe), daemon=True).start()
                 reason = compute()
                 self._outcome(number).write_text(reason)
             status = 0
@@ -132,11 +132,13 @@ class Workers:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(status)  # not through the worker's own stack
+            # Not through the worker's own stack.
+            os._exit(status)
 
-    def _end_with_worker(self, number: int, worker: int) -> None:
+    def _end_with_worker(self, number: int, pipe: int) -> None:
         """End this process when its worker has ended, for whatever reason."""
-        os.read(worker, 1)  # returns when the kernel has closed the other end
+        # Returns when the kernel has closed the worker's end of the pipe.
+        os.read(pipe, 1)
         (self.folder / f"{number}.orphaned").write_text(str(time.monotonic_ns()))
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -165,7 +167,7 @@ class Workers:
         return True
 
 
-def killed_by(number: int) -> str:
+def killed_by(signal_number: int) -> str:
     """Explain the end of a process by a signal."""
-    memory = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
-    return f"ended by {signal.Signals(number).name}{memory}"
+    memory = ", perhaps because memory ran out" if signal_number == signal.SIGKILL else ""
+    return f"ended by {signal.Signals(signal_number).name}{memory}"

@@ -47,7 +47,7 @@ class TaskData(L.LightningDataModule):
         root: folder of all data sets.
         length: positions of the model.
         limit: tokens read per sequence, at most ``length``.
-        shift: number added to stored tokens, 1 where token 0 would be byte 0 instead of padding.
+        shift: number added to stored tokens; 1 if they are bytes, so that id 0 means padding and not byte 0.
         masked_id: a stored token that counts as padding (black pixels, as published); in a sequence of such tokens
             only, the first one counts as real. None: no such token.
         batch: examples per optimiser step, of all ranks together.
@@ -55,9 +55,9 @@ class TaskData(L.LightningDataModule):
             ``batch``.
         eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
-            ``length``. ``none`` is ``batch`` for a model that packs the sequences or groups them. ``compact`` is
-            ``batch`` after the order-preserving removal of the tokens ``masked_id``, if it is set: real tokens first,
-            with positions.
+            ``length``. ``none`` pads as ``batch`` does, for a model that packs the sequences or encodes groups of
+            similar lengths. ``compact`` is ``batch`` after the order-preserving removal of the tokens ``masked_id``,
+            if it is set: real tokens first, with positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: seed of the order of the training examples.
     """
@@ -180,11 +180,11 @@ class TaskData(L.LightningDataModule):
         longest = max(int(lengths.max()), 1)
         return min(self.length, round_up(longest))
 
-    def _unmasked_lengths(self, split: Examples) -> Tensor:
+    def _unmasked_lengths(self, examples: Examples) -> Tensor:
         """Return the largest number of unmasked tokens in a sequence of each example, at least 1: (n,) on the CPU."""
         counts = []
-        for index in torch.arange(len(split)).split(CHUNK):
-            tokens, mask = split.gather(index, self.limit)
+        for index in torch.arange(len(examples)).split(CHUNK):
+            tokens, mask = examples.gather(index, self.limit)
             unmasked = mask & (tokens != self.masked_id)  # (B,T,L)
             longest = unmasked.sum(-1).amax(1)  # (B,)
             counts.append(longest.clamp(min=1).cpu())
@@ -201,7 +201,7 @@ class TaskData(L.LightningDataModule):
         return metric(answer.expand(len(labels), -1), labels)
 
     def count_tokens(self, steps: int) -> int:
-        """Count the tokens of all texts, masked pixels included, in the batches of the first ``steps`` steps."""
+        """Count the tokens of all sequences, masked pixels included, in the batches of the first ``steps`` steps."""
         lengths = self.splits["train"].lengths.clamp(max=self.limit)  # (n,T)
         lengths = lengths.sum(1).cpu()  # (n,)
         n = len(lengths)

@@ -88,7 +88,8 @@ def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experime
         The experiment as it was trained, and the one whose test split is fresh.
 
     Raises:
-        ValueError: the task has no generator, or its metric is not a mean over examples.
+        ValueError: the task has no generator with a seed, its metric is not a mean over examples, or the run was
+            trained on data of ``FRESH_SEED``.
     """
     experiment = restore_experiment(run, root)
     # ``restore_experiment`` replaces the padding; scoring uses the one of the training.
@@ -102,7 +103,8 @@ def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experime
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
     # One training and one validation example, since a source needs at least one of each.
     fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
-    # The fresh examples are generated, also if the run was trained on files, which its provenance identifies.
+    # A generated task may be read from official files (data.release), which the provenance of the run identifies.
+    # Without it the source generates the fresh examples.
     return experiment, experiment.replace(source=fresh_source, provenance=None)
 
 
@@ -199,6 +201,7 @@ def outcomes(
         positions = order[first : first + batch]
         examples = fresh.data.gather("test", fresh.index[positions])
         moved = Batch._make(part if part is None else part.to(device) for part in examples)
+        # As in training: a CPU without bfloat16 instructions computes the bfloat16 products in float32.
         with autocast, bf16_products(device, precision):
             outputs = model(moved.inputs, moved.mask, moved.positions)
         batch_correct = is_correct(outputs.float(), moved.label, metric)

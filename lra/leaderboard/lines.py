@@ -205,7 +205,8 @@ def convention(scores: Mapping[str, Score], average: float | None, note: str = "
     """
     if average is None:
         return ""
-    # If the average is not the mean of the tasks by the note, a rule would agree by coincidence.
+    # If the note says that the average is not the mean of the tasks, a rule would agree by coincidence, unless the note
+    # also says how the average comes about ("equals ...", "implies ...").
     if "average is NOT" in note and not re.search("equals|implies", note):
         return "unclear"
     values = {task: score.value for task, score in scores.items()}
@@ -232,13 +233,13 @@ def averaging_rules(values: Mapping[str, float | None]) -> dict[str, list[float]
     if not other_tasks:
         return {}
     rules = {}
-    # With a score on Path-X: all tasks, or without ListOps.
+    # With a score on Path-X: all tasks, or without ListOps. Both lists are equal if ListOps has no score.
     if path_x is not None:
         with_path_x = [*other_tasks, path_x]
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
         if len(with_path_x) == 6:
             rules["six tasks"] = with_path_x
-        elif with_path_x != without_listops:
+        elif with_path_x != without_listops or len(without_listops) != 5:
             rules[f"{len(with_path_x)} tasks, Path-X among them"] = with_path_x
         if len(without_listops) == 5:
             rules["five tasks, ListOps left out"] = without_listops

@@ -145,6 +145,8 @@ def tokens(view: View, words: list[str]) -> Figure:
         total_height += map_side + 0.6
     figure = Figure(figsize=(total_width, total_height))
 
+    # Tokens beyond the last line are not shown.
+    cut = f", first {len(places):,} of {len(words):,} tokens" if len(places) < len(words) else ""
     # Each reading has axes of text and a colour bar to the right of it.
     top = total_height - 0.75
     for at, weights in zip(view.at, view.weights, strict=True):
@@ -161,7 +163,7 @@ def tokens(view: View, words: list[str]) -> Figure:
                 axes.text(centre, line, word, parse_math=False, **WORD)
         bar = _add_axes(figure, width + 0.45, bottom, 0.12, min(height, 1.6))
         _shade(figure, axes, shades, weights, bar)
-        axes.set_title(_reading_title(view, at), fontsize=9, loc="left")
+        axes.set_title(_reading_title(view, at) + cut, fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4
 

@@ -128,7 +128,8 @@ def _read_earlier(
     return read[:, :, :length], added[:, :, :length]
 
 
-# The loop over chunks and its gradient. ``_carry_gradients`` has no gradient itself: there are no second derivatives.
+# The loop over chunks and its gradient, operators that torch.compile does not unroll. ``_carry_gradients`` has no
+# gradient itself: there are no second derivatives.
 @operator("write_chunks")
 def _write_chunks(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     """Write one chunk after the other, because what a chunk really adds, U = U_v - U_k S, depends on the state.

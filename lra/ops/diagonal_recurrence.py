@@ -54,6 +54,7 @@ def diagonal_recurrence(
     return forward + backward.flip(1) - inputs
 
 
+# An operator, because torch.compile would unroll its loop over tokens (``lra.ops.untraced``).
 @operator("recurrence")
 def _recurrence(log_decay: Tensor, inputs: Tensor) -> Tensor:
     """Compute the recurrence from left to right; only the decays and the states are saved for the backward pass."""

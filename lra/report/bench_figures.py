@@ -75,12 +75,12 @@ def _group_figures(group: Group, width: float) -> dict[str, Figure]:
         drawings[name] = costs.draw_bars(group, width)
     else:
         drawings[name] = costs.draw_over_length(group, width)
-    if len(lengths) > 2:
+    if any(len(rows) > 2 for rows in group.over_n().values()):
         drawings[f"{name} growth"] = costs.draw_growth(group, width)
 
     hardware = group.source.machine.hardware
     for figure in drawings.values():
-        figure.suptitle(f"{title}\n{hardware}", fontsize="medium")
+        figure.suptitle(f"{title}\n{hardware}", fontsize="medium", wrap=True)
     return drawings
 
 

@@ -35,7 +35,10 @@ LEGEND = (
 )
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"
-SPEED_CAPTION = "test score over milliseconds per step; the area is the peak memory, if measured on a GPU"
+SPEED_CAPTION = (
+    "test score over milliseconds per step; the area grows with the peak memory on a GPU, up to the largest of the "
+    "chart; an unknown memory counts as a tenth of it"
+)
 
 
 def export(
@@ -92,7 +95,8 @@ def export(
         write(path.with_name(f"{table.name}.tex"), latex.format_table(table, width))
     files = figures.save(seeds_and_rates, out / "figures", width)
     # The page needs the papers' tables as the last chapter.
-    chapters.insert(-1, Chapter("Seeds and learning rates", seed_points.ABOUT, [], files))
+    if files:
+        chapters.insert(-1, Chapter("Seeds and learning rates", seed_points.ABOUT, [], files))
     captions = {}
     for chapter in chapters:
         for path, caption in chapter.pictures.items():

@@ -74,7 +74,9 @@ def lr_table(rows: list[Row]) -> Table | None:
         at_budget = by_rate[BUDGET].cell if BUDGET in by_rate else Cell()
         at_best = best_row.cell if best_row else Cell()
         keys.append((study, label, ""))
-        lines.append([label, task, at_budget, at_best, best_rate, _scores_by_rate(by_rate)])
+        # The page sorts rates as numbers: 3e-05 before 0.0001.
+        rate_cell = Cell(text=best_rate, value=rate_order(best_rate) if best_rate else None)
+        lines.append([label, task, at_budget, at_best, rate_cell, _scores_by_rate(by_rate)])
     if not lines:
         return None
 

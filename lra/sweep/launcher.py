@@ -75,7 +75,7 @@ class Launcher:
     """Launches runs. As a context manager it interrupts the sweep after ``minutes``, if given, as Ctrl-C does.
 
     A run resumes from its last checkpoint, which it writes at every evaluation, so it is worth starting if it reaches
-    its next evaluation. Runs that reach their end come first.
+    its next evaluation in time. Runs that also reach their end in time come first.
 
     Args:
         options: options of the sweep, in an entry point whose hydra configuration has a launcher; its ``minutes`` begin
@@ -88,14 +88,15 @@ class Launcher:
     def __init__(self, options: SweepOptions):
         self.options = options
         self.at_once, self.threads = workers()
+        # The runs of a learning-rate search have one thread each (``lra.board.runs``), so a step is timed with one.
         if options.sweep.search:
             self.threads = 1
         if options.minutes and self.at_once is None:
             raise ValueError(
                 "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has its own limits"
             )
-        left = 60 * (options.minutes or math.inf)
-        self.end = time.time() + left - min(ENDING_SECONDS, ENDING_SHARE * left)
+        limit = 60 * (options.minutes or math.inf)
+        self.end = time.time() + limit - min(ENDING_SECONDS, ENDING_SHARE * limit)
         # Whether the time limit has ended the sweep.
         self.time_is_over = False
 
@@ -120,17 +121,17 @@ class Launcher:
             time.sleep(POLL_SECONDS)
 
     def latest_start(self, run: PlannedRun) -> float:
-        """Compute the latest start at which a run reaches its next checkpoint; unknown runs take no time."""
+        """Compute the latest start at which a run reaches its next checkpoint; without an estimate it takes no time."""
         seconds_to_checkpoint = (run.seconds or 0.0) * run.eval_every / run.steps
         return self.end - START_SECONDS - seconds_to_checkpoint
 
     def select_startable(self, runs: list[PlannedRun]) -> list[PlannedRun]:
-        """Select the runs to start now, in their order, those that reach their end first."""
-        left = self.end - time.time()
+        """Select the runs that reach a checkpoint in time; those that also reach their end in time come first."""
+        seconds_left = self.end - time.time()
 
         def exceeds_time(run: PlannedRun) -> bool:
             share_left = 1 - steps(run) / run.steps
-            return START_SECONDS + (run.seconds or 0.0) * share_left > left
+            return START_SECONDS + (run.seconds or 0.0) * share_left > seconds_left
 
         in_time = [run for run in runs if time.time() <= self.latest_start(run)]
         return sorted(in_time, key=exceeds_time)
@@ -184,7 +185,8 @@ class Launcher:
         gpus: list[str] = []
         count = torch.cuda.device_count()
         if self.at_once and self.at_once > 1 and count > 1:
-            gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+            all_gpus = ",".join(str(gpu) for gpu in range(count))
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",")
         # Each run is a process of lra train, which a worker of the launcher starts.
         task = functools.partial(
             job,

@@ -196,7 +196,7 @@ class LitClassifier(LitModule):
                 outputs.append(self.model(inputs, mask, positions).float())
             return torch.cat(outputs)
         except (RuntimeError, MemoryError) as error:
-            # encode_separately: a mechanism mixes the examples of a batch, so a smaller batch would change the outputs.
+            # encode_separately: a mechanism is batch-dependent, so a smaller batch would change the outputs.
             is_indivisible = size == 1 or getattr(self.model, "encode_separately", False)
             if is_indivisible or not is_out_of_memory(error):
                 raise
@@ -228,7 +228,7 @@ class LitPretrainer(LitModule):
     Args:
         model: model to train.
         seed: random seed, see ``LitModule``.
-        ratio: probability that a position is masked; None for next-token prediction.
+        ratio: probability that a real position becomes a hole; None for next-token prediction.
         length: positions of the model.
         optim: options of the optimiser and the schedule.
         cycle_momentum: whether the one-cycle schedule also moves beta1.

@@ -23,9 +23,11 @@ from .plan import Plan
 from .trainer import run_phase
 
 FOLDER = "pretrain"
-# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, pooling and head,
-# and how the task is scored. Pretraining initialises the whole classifier before its prediction layer, so another head
-# changes the initial values of that layer.
+# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, pooling (with its
+# divisor ``protocol.mean_over``) and head, and how the task is scored. ``protocol.name`` is only a name: the other
+# options of the protocol must agree. ``pretrain.matched`` acts through ``optim.steps`` and ``pretrain.steps`` alone.
+# Pretraining initialises the whole classifier before its prediction layer, which then has other initial values after
+# another head.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",
@@ -62,7 +64,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
     )
     pretraining = pretrain_dir.find_finished()
     if pretraining:
-        # Fine-tuning by other code than pretraining is in no single commit.
+        # No single commit has the code of both phases, so the record marks its commit as -dirty.
         if pretrain_dir.code == MIXED:
             run_dir.code = MIXED
         return pretraining
@@ -202,7 +204,7 @@ class PretrainDir(RunDir):
         remedy = "pretrain again without pretrain.from"
         config_file.check_sources(source_folder, self.choices, pretraining.sources, remedy=remedy)
 
-        # A pretraining that diverged before its first evaluation has neither file.
+        # A pretraining that diverged before its first evaluation has neither file; ``copy`` skips unlisted files.
         for name in (checkpoint.METRICS, checkpoint.BEST):
             checkpoint.copy(source_folder / name, self.path, remedy=remedy)
         record.save_pretraining(pretraining, self.path)

@@ -27,6 +27,8 @@ from lra.reference import soft as soft_reference
 from lra.reference import softmax as softmax_reference
 
 SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
+SAMPLES = 3
+SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
 
 
 @pytest.mark.parametrize(("kind", "options", "length"), SOFTMAX)
@@ -74,9 +76,6 @@ def test_linformer_matches_reference(share_heads, share_kv):
     check(linformer, oracle)
 
 
-SAMPLES = 3
-
-
 def test_skyformer_matches_definition():
     skyformer = sized(Skyformer, samples=SAMPLES, pinv=exact)
 
@@ -104,9 +103,6 @@ def hierarchy_level(i, j):
     while i // 2 != j // 2:
         i, j, depth = i // 2, j // 2, depth + 1
     return depth
-
-
-SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
 
 
 @pytest.mark.parametrize(("L", "block"), SIZES)

@@ -166,6 +166,7 @@ CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "
 CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
 UNIDIRECTIONAL = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
 OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in UNIDIRECTIONAL}
+LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
 
 
 def build_mixer(name, **options):
@@ -200,9 +201,6 @@ def test_hydra_reads_past_masked_tokens(causal):
 
 def test_unit_keys_of_16_bits_have_unit_length_in_float32():
     torch.testing.assert_close(delta_net._unit(torch.randn(2, 2, 8, 32).bfloat16()).norm(dim=-1), torch.ones(2, 2, 8))
-
-
-LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
 
 
 def draw_qkv(length=LENGTH):

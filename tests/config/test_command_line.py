@@ -197,8 +197,6 @@ def test_killed_process_fails_one_run_and_same_command_resumes(victim, data_root
 
 SMALL = "heads=1 head_dim=8 length=16"
 LENGTHS = "tasks=temporal_order lengths=128 mechanisms=mean seeds=[0] budget=smoke plan=true measure=0"
-
-
 PAPER = "budget=paper task=listops attn=sdpa "
 DEVICES = "task=listops attn=mean trainer.devices="
 MASKED = "task=listops attn=sdpa pretrain=masked "
@@ -210,6 +208,7 @@ ERRORS = {
         "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
         "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
         "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
+        "task=listops attn=cur_abs trainer=gpu": "trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu",
         "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
         "task=listops attn=cur_abs +attn.pinv.stesp=3": "stesp: no such key; did you mean steps? attn.pinv has init",
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",

@@ -157,6 +157,8 @@ def test_multirun_applies_option_to_every_mechanism(call):
     # A task also sets its source, an experiment most sections.
     assert delay_group_options(["task=adding,recall", "source.seed=1"])[1] == "source.seed=choice(1)"
     assert delay_group_options(["experiment=s5_text,lru_text", "attn.states=8"])[1] == "attn.states=choice(8)"
+    # Help needs no overrides.
+    assert "task= adding chain" in call(train, "--help")[1]
 
 
 @pytest.mark.parametrize("value, ending", [("0", SystemExit), ("1", ValueError)])
@@ -185,10 +187,6 @@ def test_help_lists_every_key_and_choice(name):
     for group in groups.get(name, ()):
         names = set(choices(group))
         assert names and names <= set(text.partition(f"\n{group}= ")[2].split())
-
-
-def test_help_works_without_overrides(call):
-    assert "task= adding chain" in call(train, "--help")[1]
 
 
 def test_closed_pipe_exits_without_message():

@@ -122,9 +122,6 @@ def test_accuracy_baseline_is_share_of_most_frequent_class(data):
     assert data().baseline("test", metrics.accuracy) == 100 * data().splits["test"].labels.bincount().max().item() / 64
 
 
-ROOT = CONF.parent
-
-
 @pytest.mark.parametrize("task", ["listops", "adding", "recall"])
 def test_load_dataset_batches_equal_task_data_batches(task, data_root):
     dataset = lra.load_dataset(task, "val", budget="smoke", root=data_root)
@@ -165,6 +162,7 @@ def test_load_dataset_text_is_shifted_truncated_and_needs_download(tmp_path):
     assert dataset.metadata.class_names == ("negative", "positive") and dataset.metadata.vocab_size == 512
 
 
+fit = partial(bag.fit, metric=metrics.accuracy, vocab=7, outputs=4, loss=F.cross_entropy)
 INVALID_NAMES = {
     "task must be one of adding, .*, got 'lisotps'": {"task": "lisotps"},
     "split must be one of train, val, test, got 'dev'": {"task": "listops", "split": "dev"},
@@ -187,10 +185,7 @@ def test_load_dataset_preserves_hydra_state_of_application(tmp_path):
 
 def test_example_training_loop_runs(data_root, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(data_root))
-    assert 0 <= runpy.run_path(str(ROOT / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20") <= 100
-
-
-fit = partial(bag.fit, metric=metrics.accuracy, vocab=7, outputs=4, loss=F.cross_entropy)
+    assert 0 <= runpy.run_path(str(CONF.parent / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20") <= 100
 
 
 def task(source, root=""):

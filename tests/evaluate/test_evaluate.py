@@ -140,9 +140,15 @@ def test_collect_writes_results_into_published_study(runs, run, command, tmp_pat
     tables.save(study, [tables.Published(dataclasses.replace(run.record, test=1.5), run.choices, [])])
     assert "does not have the run listops cur_abs seed 0" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     tables.save(study, [tables.Published(run.record, run.choices, [])])
+    # lra evaluate on the study itself writes to its table; the folder of the run keeps the weights alone.
+    home = study / "listops/cur_abs/seed-0"
+    home.mkdir(parents=True)
+    shutil.copy(run.weights, home)
+    assert command(f"runs={study}")[0] is None and [path.name for path in home.iterdir()] == ["best.ckpt"]
+    (from_study,) = record.read_table(study)
     assert command(f"runs={runs}", f"collect={tmp_path}")[0] is None
     (result,) = record.read_table(study)
-    assert result == record.load(seed_folder(runs, "cur_abs") / record.NAME)
+    assert result == from_study == record.load(seed_folder(runs, "cur_abs") / record.NAME)
     second_result = dataclasses.replace(result, seed=7, git=None)
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]
@@ -167,17 +173,11 @@ def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, rea
     assert "1 of 1 finished runs were not scored" in stop and reason in stop
 
 
-@pytest.mark.parametrize(
-    ("options", "is_generated", "reason"),
-    [
-        ({"seed": fresh.FRESH_SEED}, True, "which is reserved for fresh examples"),
-        ({"seed": 0}, False, "listops has no generator with a seed"),
-    ],
-)
-def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_generated, reason):
+@pytest.mark.parametrize("seed, generated, reason", [(fresh.FRESH_SEED, True, "reserved"), (0, False, "no generator")])
+def test_task_without_generator_raises(run, data_root, monkeypatch, seed, generated, reason):
     experiment = restore.restore_experiment(run, str(data_root))
-    changed = experiment.replace(source=experiment.source.replace(**options))
-    monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
+    changed = experiment.replace(source=experiment.source.replace(seed=seed))
+    monkeypatch.setattr(type(experiment.data_source()), "generated", generated)
     monkeypatch.setattr(fresh, "restore_experiment", lambda *_: changed)
     assert_error(reason, fresh.restore_experiments, run, str(data_root), EXAMPLES)
 

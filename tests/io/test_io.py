@@ -53,6 +53,9 @@ def test_reading_missing_file_or_folder_raises_reason(tmp_path):
             read(tmp_path / "record.json")
         with pytest.raises(atomic.Unreadable, match="it cannot be read: Is a directory"):
             read(tmp_path)
+    # A missing file is not explained as a full disk.
+    with pytest.raises(FileNotFoundError), atomic.explain_disk_errors(tmp_path):
+        (tmp_path / "best.ckpt").read_bytes()
 
 
 def fail_to_copy(path):
@@ -130,10 +133,10 @@ def test_concurrent_processes_hold_lock_one_at_a_time(path, tmp_path, before):
     def log_hold_interval():
         barrier.wait()
         with lock.hold(path, lambda owner: None):
-            begin = time.time()
+            begin = time.monotonic()
             time.sleep(0.05)
             with open(log, "a") as file:
-                file.write(f"{begin} {time.time()}\n")
+                file.write(f"{begin} {time.monotonic()}\n")
 
     processes = [start(log_hold_interval) for _ in range(6)]
     for process in processes:

@@ -25,7 +25,7 @@ THEME = """
   :root { --md-default-bg-color: #1e2129; --md-default-fg-color: #ddd; --md-default-fg-color--lighter: #555; }
 }
 body { background: var(--md-default-bg-color); color: var(--md-default-fg-color); }
-.wrap { overflow-x: auto; }
+.wrap { overflow-x: auto; } .wrap table { overflow: hidden; }
 """
 
 

@@ -17,6 +17,7 @@ from lra.report import arena, details, paper_tables
 from lra.results import paper_values, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
+EXAMPLES = 4000
 
 
 def by_name(tables):
@@ -166,9 +167,6 @@ def test_speed_and_memory_are_relative_to_softmax_on_same_device(tmp_path):
     assert cells["memory"].value == pytest.approx(1 / 8)
     linear = our_cells(grid)["linear", "paper-paper"]
     assert linear["speed-up"].value == pytest.approx(10) and linear["memory"].text == ""
-
-
-EXAMPLES = 4000
 
 
 def studies(arena_runs):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import error_message
-from support.records import PHASE, RECORD, replace_text
+from support.records import PHASE, RECORD, flip, replace_text
 
 from lra.evaluate.restore import load_best_model, restore_experiment
 from lra.io import lock
@@ -174,6 +174,9 @@ def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine, mo
     publish_mine()
     old_files = contents(home / "out")
     assert "weights=[9]: " in publish_mine("weights=[0,9]")[0]
+    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
+    assert "best.ckpt cannot be used" in publish_mine("weights=[0]")[0] and not list((home / "out").rglob("seed-0"))
+    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
     publish_mine("weights=[0]")
     (copy,) = (home / "out").rglob(checkpoint.BEST)
     assert copy.parent.name == "seed-0" and copy.read_bytes() == (WEIGHTS[0] / checkpoint.BEST).read_bytes()

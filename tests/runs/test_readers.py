@@ -13,7 +13,6 @@ from conftest import assert_error, error_message, run
 from server import write_folder
 from support.records import RECORD, add, metrics, unseal
 
-from lra.io.atomic import explain_disk_errors
 from lra.report import page
 from lra.report.__main__ import report
 from lra.runs import checkpoint, reader, record
@@ -22,6 +21,7 @@ from lra.studies.probes import record as probes
 from lra.studies.probes.report import matrices, write_matrix
 
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
+ROWS = {"a word": ("12.5", "twelve"), "a cell too few": (",0.0\n", "\n"), "no step": ("step", "stop")}
 IMPOSSIBLE_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None)]
 IMPOSSIBLE_VALUES += [("status", "well"), ("seed", -1), ("step_ms", -2.0), ("study", "../../x"), ("metric", "accurate")]
 
@@ -101,9 +101,6 @@ def test_record_of_another_form_names_remedy(path, form):
     assert_error(rf"format {form} instead of 2: .* below 0.2 .*; delete it to run that seed", record.load, path)
 
 
-ROWS = {"a word": ("12.5", "twelve"), "a cell too few": (",0.0\n", "\n"), "no step": ("step", "stop")}
-
-
 @pytest.mark.parametrize("rows", ROWS)
 def test_damaged_metrics_csv_is_reported_and_not_plotted(tmp_path, rows):
     path = tmp_path / "metrics.csv"
@@ -137,13 +134,10 @@ def test_file_that_is_no_picture_is_not_shown(tmp_path):
 def test_gain_is_over_the_control_at_the_same_learning_rate(tmp_path):
     for label, test in (("mean", 20.0), ("mean-optim.lr=0.01", 25.0), ("cur_abs-optim.lr=0.01", 30.0)):
         path = add(tmp_path, label=label, test=test)
+    # A control of another budget does not count.
+    add(tmp_path, label="mean-optim.lr=0.01", seed=1, test=90.0, budget="quick")
     summary = reader.SeedDirs(path.parents[1]).summary()
     assert summary.endswith("test 30.00 (n = 1), +5.00 over mean-optim.lr=0.01 (n = 1)")
-
-
-def test_missing_file_is_not_explained_as_full_disk(tmp_path):
-    with pytest.raises(FileNotFoundError), explain_disk_errors(tmp_path):
-        (tmp_path / "best.ckpt").read_bytes()
 
 
 def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):

@@ -153,6 +153,8 @@ def use_custom_class(runs, text=SOURCE):
         ("author=null", "author is not given; add author='...'"), ("name=Cur", "name=Cur is not allowed; use lower"),
         ("link=ftp", "link=ftp is not an address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
+        (lambda runs: tables.save(runs / "mine/copy", [published("cur_abs")]), "is a row of a table without checksum"),
+        (remove("cur_abs"), "there is no mechanism, only the control"),
         ("name=null", "runs and name are missing: runs=<folder of runs>"),
     ],
 )  # fmt: skip

@@ -36,6 +36,7 @@ from lra.train.plan import resolve
 # Two mechanisms with two seeds each.
 GRID = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
 SWEEP = [sys.executable, "-m", "lra.sweep"]
+start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -275,9 +276,6 @@ def owners(runs):
     return [holder for holder in map(lock.holder, runs.rglob(lock.NAME)) if holder is not None]
 
 
-start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def results(runs):
     """Count how often the log of each run says that it has finished, by run directory."""
     return Counter({str(log.parent): len(re.findall(r"seed \d: test", log.read_text())) for log in runs.rglob(job.LOG)})
@@ -287,7 +285,8 @@ def results(runs):
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launcher, kill):
-    args = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
+    words = ["hydra.launcher.n_jobs=2"] * (launcher == "joblib")
+    args = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", *words, launcher=launcher)
     first = start(args)
     wait(first, lambda: list(tmp_path.rglob(record.NAME)))
     first.send_signal(kill)
@@ -358,6 +357,9 @@ def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):
         hydra = SimpleNamespace(runtime=runtime, job=SimpleNamespace(num=number))
         monkeypatch.setattr(job.HydraConfig, "get", lambda hydra=hydra: hydra)
         job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest={})
+    # A run past its latest start is not started.
+    late = {str(tmp_path / "2"): time.time() - 1}
+    job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest=late)
     assert taken == ["4", "6", "4"]
 
 
@@ -377,11 +379,3 @@ def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkey
     assert "1 of 4 done" in report and "3 runs left; the same command resumes" in report
     stop, report = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
     assert stop is None and "4 of 4 done" in report and "left; the same" not in report
-
-
-def test_run_past_its_latest_start_is_not_started(tmp_path, monkeypatch):
-    runtime = SimpleNamespace(output_dir=str(tmp_path))
-    monkeypatch.setattr(job.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(job.subprocess, "Popen", None)
-    job.job(None, cwd=".", threads=1, gpus=[], sweep=0, latest={str(tmp_path): time.time() - 1})
-    assert not list(tmp_path.iterdir())

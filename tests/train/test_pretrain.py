@@ -38,13 +38,16 @@ def whole(tmp_path_factory, data_root):
 
 # Phases are pretraining in the folder pretrain, and fine-tuning in the run directory. Steps 9 and 12 are the last ones.
 @pytest.mark.parametrize("phase, step", [slow("pretrain", 3), ("pretrain", 9), ("seed-0", 3), ("seed-0", 12)])
-def test_resume_after_crash_in_either_phase_is_bit_exact(phase, step, whole, data_root, tmp_path):
+def test_resume_after_crash_in_either_phase_is_bit_exact(phase, step, whole, data_root, tmp_path, capfd):
     with power_cut(step, lambda run: run.path.name == phase):
         trained(tmp_path, *WORDS)
     assert bool([*tmp_path.rglob("pretrain/pretrain.json")]) == (phase == "seed-0")
     # What a kill may leave behind is removed.
     next(tmp_path.rglob("pretrain")).joinpath(".best.ckpt.1.part").touch()
+    capfd.readouterr()
     resumed = trained(tmp_path, *WORDS)
+    err = capfd.readouterr().err
+    assert ("step 3/9" in err, "step 3/12" in err) == (False, phase == "pretrain")
     assert comparable(resumed) == comparable(whole)
     files = ["last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"]
     assert_same_files(resumed, whole, ["metrics.csv", "pretrain/metrics.csv"], files)
@@ -65,15 +68,20 @@ def test_pretraining_of_another_run_is_reused_only_if_identical(whole, data_root
         trained(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth")
 
 
-def test_fine_tuning_by_other_code_than_pretraining_has_no_commit(whole, data_root, tmp_path, monkeypatch, capfd):
+def test_other_code_and_a_lost_record_of_pretraining_are_noticed(whole, data_root, tmp_path, monkeypatch, capfd):
     root = whole.parents[3]
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     for name in ("record.json", "last.ckpt", "best.ckpt"):
         (tmp_path / whole.relative_to(root) / name).unlink()
     monkeypatch.setattr(config_file, "code_digest", lambda: "other")
     monkeypatch.setattr(record, "git_commit", cache(lambda: "0123"))
-    assert record.load(trained(tmp_path, *WORDS) / "record.json").git == "0123-dirty"
+    run_dir = trained(tmp_path, *WORDS)
+    assert record.load(run_dir / "record.json").git == "0123-dirty"
     assert "warning: the code of lra has changed since this pretraining" in capfd.readouterr().err
+    # Without its pretraining the fine-tuning is not resumed, and the pretraining is not repeated.
+    for name in ("record.json", "pretrain/pretrain.json"):
+        (run_dir / name).unlink()
+    assert "the fine-tuning after it has begun; restore that folder" in error_message(trained, tmp_path, *WORDS)
 
 
 def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root, tmp_path, monkeypatch):

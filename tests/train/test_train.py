@@ -6,6 +6,7 @@ import signal
 import subprocess
 import weakref
 from copy import deepcopy
+from functools import cache
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -189,8 +190,12 @@ def test_finished_or_locked_seed_is_skipped_and_changed_configuration_is_rejecte
     trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")
 
 
-def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
-    trained(tmp_path, "optim.lr=1e30", "seeds=[0,1]", attn="softmax")
+def test_seed_that_diverges_between_evaluations_does_not_stop_the_next(data_root, tmp_path, monkeypatch, capfd):
+    steps = []
+    monkeypatch.setattr("lra.train.callbacks.CHECK_EVERY", 2)
+    monkeypatch.setattr(LitClassifier, "on_train_batch_end", lambda module, *_: steps.append(module.global_step))
+    trained(tmp_path, "optim.lr=1e30", "optim.eval_every=6", "seeds=[0,1]", attn="softmax")
+    assert max(steps) < 6
     for seed in (0, 1):
         values = result(seed_folder(tmp_path, "softmax", seed))
         assert values["status"] == "diverged" and values["lr"] == 1e30 and 0 < values["steps"] < 6
@@ -198,19 +203,16 @@ def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
     assert "not finite at step" in capfd.readouterr().err
 
 
-def test_resume_by_other_code_is_logged(data_root, tmp_path, monkeypatch, capfd):
-    (trained(tmp_path) / "record.json").unlink()
+def test_resume_by_other_code_is_logged_and_leaves_no_commit(data_root, tmp_path, monkeypatch, capfd):
+    """The other code is interrupted too: its checkpoint remembers that there were two."""
+    with training.power_cut(3):
+        trained(tmp_path)
     monkeypatch.setattr(config_file, "code_digest", lambda: "other")
-    trained(tmp_path)
-    assert "warning: the code of lra has changed since this training began" in capfd.readouterr().err
-
-
-def test_divergence_is_noticed_between_evaluations(data_root, tmp_path, monkeypatch):
-    steps = []
-    monkeypatch.setattr("lra.train.callbacks.CHECK_EVERY", 2)
-    monkeypatch.setattr(LitClassifier, "on_train_batch_end", lambda module, *_: steps.append(module.global_step))
-    run_dir = trained(tmp_path, "optim.lr=1e30", "optim.eval_every=6", attn="softmax")
-    assert result(run_dir)["status"] == "diverged" and max(steps) < 6
+    monkeypatch.setattr(record, "git_commit", cache(lambda: "0123"))
+    with training.power_cut(6):
+        trained(tmp_path)
+    assert record.load(trained(tmp_path) / "record.json").git == "0123-dirty"
+    assert capfd.readouterr().err.count("warning: the code of lra has changed since this training began") == 2
 
 
 def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
@@ -236,7 +238,8 @@ def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
     # The signal stops the command, not only its first seed.
     assert not seed_folder(tmp_path, "cur_abs", seed=1).exists()
     training.train_config(config("cur_abs", "seeds=[0]", *LONGER, f"runs={tmp_path}"))
-    assert "step 60/60" in capfd.readouterr().err and result(folder)["status"] == "done"
+    err = capfd.readouterr().err
+    assert "step 60/60" in err and "step 5/60" not in err and result(folder)["status"] == "done"
     assert not list(folder.glob(".*.part"))
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -88,6 +88,8 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
             band_scores = curve.high + curve.low[::-1]
             axes.fill(band_steps, band_scores, color=look["color"], alpha=0.13, lw=0, **options)
         axes.plot(curve.steps, curve.mean, **options | look)
+        if len(curve.steps) == 1:
+            _mark_point(axes, curve.steps, curve.mean, options | {"color": look["color"]})
         tooltips[curve.label] = _tooltip(curve)
     figures.set_ticks(axes, "step", "validation score")
     return tooltips
@@ -108,9 +110,18 @@ def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette
         steps = list(curve)
         values = list(curve.values())
         options = palette.line(seed) | figures.ABOVE
-        axes.plot(steps, values, gid=f"{figures.SERIES}{i}", **options)
+        series_id = f"{figures.SERIES}{i}"
+        axes.plot(steps, values, gid=series_id, **options)
+        if len(steps) == 1:
+            _mark_point(axes, steps, values, {"color": options["color"], "gid": series_id, **figures.ABOVE})
     figures.set_ticks(axes, "step")
     return {str(seed): f"seed {seed}" for seed in curves}
+
+
+def _mark_point(axes: Axes, steps: Sequence[int], values: Sequence[float], options: dict[str, Any]) -> None:
+    """Mark the only evaluation of a curve, which has no line."""
+    # Two equal line widths keep matplotlib from writing a shared marker, to which SVG would refer by an id.
+    axes.scatter(steps, values, s=12, lw=(0.5, 0.5), **options)
 
 
 def _tooltip(curve: Curve) -> str:

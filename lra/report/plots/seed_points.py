@@ -18,8 +18,8 @@ from ...results.summary import Row
 from . import lr_curves
 
 ABOUT = (
-    "Test score of each seed, one point per seed, best mean first; a cross at chance level (the dotted line) is a "
-    "failed seed. Validation score over the learning rate, for mechanisms with several rates."
+    "Test score of each seed, one point per seed, best mean first; a cross at chance level (the dotted line) stands "
+    "for one or more failed seeds. Validation score over the learning rate, for mechanisms with several rates."
 )
 # Inches: width of a chart, height of a row in it, height of the rest.
 CHART_WIDTH = 1.7
@@ -83,7 +83,7 @@ def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
     # Failed seeds at chance level.
     chance = [seed_scores.chance] * seed_scores.num_failed
     rows = [row] * seed_scores.num_failed
-    axes.scatter(chance, rows, s=13, lw=0.8, marker="x", color=INK)
+    axes.scatter(chance, rows, s=13, lw=0.8, marker="x", color=INK, **figures.ABOVE | {"zorder": 4})
 
 
 def _best_first(panels: Mapping[str, list[SeedScores]]) -> list[str]:
@@ -108,7 +108,7 @@ def pictures(rows: list[Row]) -> list[Picture]:
     rates_name = study if study.endswith(SEARCH_SUFFIX) else f"{study}/rates"
     seeds = Picture(
         name=f"{study}/seeds",
-        caption=f"test scores of {study}, one point per seed, a cross for a failed one; dotted: chance level",
+        caption=f"test scores of {study}, one point per seed, a cross for all failed seeds; dotted: chance level",
         draw=draw_figure,
         panels=by_task(rows),
     )

@@ -59,8 +59,10 @@ for (const key of document.querySelectorAll(".key")) {
   for (const button of key.children) {
     const mine = [...charts.querySelectorAll("g.series")].filter((g) => g.dataset.label === button.dataset.label);
     const point = (on) => () => {
-      charts.classList.toggle("pointing", on);
-      mine.forEach((g) => g.classList.toggle("pointed", on));
+      // A label without a visible series cannot stand out.
+      const stands = on && mine.some((g) => !g.classList.contains("off"));
+      charts.classList.toggle("pointing", stands);
+      mine.forEach((g) => g.classList.toggle("pointed", stands));
     };
     button.addEventListener("pointerenter", point(true));
     button.addEventListener("pointerleave", point(false));
@@ -70,6 +72,7 @@ for (const key of document.querySelectorAll(".key")) {
       const on = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", on);
       mine.forEach((g) => g.classList.toggle("off", !on));
+      point(true)();
     });
   }
 }

@@ -54,7 +54,7 @@ def confinement(model: Classifier) -> Method | None:
 
 @contextlib.contextmanager
 def confined(model: Classifier, reach: int) -> Iterator[None]:
-    """Confine every layer of a model within the context: output i sees tokens j with |i - j| <= ``reach`` only.
+    """Inside the ``with`` block, confine every layer: its output i sees tokens j with |i - j| <= ``reach`` only.
 
     Parts of a block outside the mechanism, such as MEGA's moving average, keep their reach.
 
@@ -110,7 +110,7 @@ def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mas
     band = _band(q.shape[2], reach, q.device)
     band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, MIN_SCORE)
 
-    # ``rows`` and ``cols`` are all positions, so the band is the whole matrix.
+    # ``Softmax`` passes all positions as ``rows`` and ``cols``, so this is the bias of the whole matrix.
     def confined_bias(rows: Tensor, cols: Tensor) -> Tensor:
         return band_bias + (0 if bias is None else bias(rows, cols))
 
