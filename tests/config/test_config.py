@@ -157,7 +157,6 @@ def test_multirun_applies_option_to_every_mechanism(call):
     # A task also sets its source, an experiment most sections.
     assert delay_group_options(["task=adding,recall", "source.seed=1"])[1] == "source.seed=choice(1)"
     assert delay_group_options(["experiment=s5_text,lru_text", "attn.states=8"])[1] == "attn.states=choice(8)"
-    # Help needs no overrides.
     assert "task= adding chain" in call(train, "--help")[1]
 
 
