@@ -59,7 +59,7 @@ def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def _children(folder: Path) -> list[Path] | None:
-    """The folders in a folder in the order of their names; None if it is no folder that this user may read."""
+    """The folders in a folder in the order of their names; None if it is not a folder that this user may read."""
     # Names can be listed without the permission to open the files.
     if not os.access(folder, os.R_OK | os.X_OK):
         return None

@@ -108,7 +108,7 @@ class Chain(Synthetic):
         self.require(
             (self.hops >= 1, "at least one hop"),
             (links_fit, f"source.links from {self.hops + 1} to {most_links}"),
-            (num_tokens < 2**15 - 1, "source.names times source.names + source.hops to be below 32,767"),
+            (num_tokens < 2**15 - 1, "source.names * (source.names + source.hops) below 32,767"),
         )
         # Names of the tokens: filler, then the links and the questions of each name.
         names = name_keys(self.names, "n")

@@ -136,7 +136,7 @@ class Download:
                     return path
                 log(f"{path} has changed since it was downloaded, downloading it again")
                 path.unlink()
-            # Remove what a process left that died: a live one would hold the lock.
+            # Remove the leftovers of a process that died; a live one would hold the lock.
             for leftover in folder.glob(f"{path.name}.tmp-*"):
                 shutil.rmtree(leftover)
 
@@ -151,7 +151,7 @@ class Download:
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
                 loaded.replace(path)
                 if self.sha256 is None:
-                    log(f"{path} is not checked, since no checksum of it is published")
+                    log(f"{path} was not verified: no checksum is published for it")
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         return path
@@ -161,12 +161,12 @@ class Download:
         if archive.is_dir():
             inspection = shlex.join(["lra", "data", "inspect", str(archive)])
             remedy = f"{inspection} describes what it holds; the official file is {self.file_name}"
-            raise ValueError(f"{archive} is a folder in none of the layouts of source.archive: {remedy}")
+            raise ValueError(f"{archive} is not a folder in a layout that source.archive reads: {remedy}")
         if not archive.is_file():
             raise ValueError(f"{archive} is not a file: source.archive must be {self.file_name}")
         wrong = self._wrong_checksum(archive, progress)
         if wrong is not None:
-            remedy = f"get {self.file_name} from {self.url} or, if another file is meant, add source.sha256={wrong}"
+            remedy = f"get {self.file_name} from {self.url} or, to use this file, add source.sha256={wrong}"
             raise ValueError(f"{archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
 
     def _wrong_checksum(self, path: Path, progress: Progress | None) -> str | None:
@@ -210,7 +210,7 @@ class Download:
                     progress("download, MB", round(size / 1e6), total)
                     # The download manager itself waits without a limit.
                     if time.monotonic() - last_growth > STALL:
-                        raise self._failure(f"nothing has come for {STALL} s after {size / 1e6:,.1f} MB")
+                        raise self._failure(f"no data arrived for {STALL} s after {size / 1e6:,.1f} MB")
             finally:
                 child.kill()
             output, errors = child.communicate()

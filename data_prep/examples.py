@@ -44,7 +44,7 @@ def first_of(order: np.ndarray, count: int | None, name: str) -> np.ndarray:
         ValueError: there are fewer, or none.
     """
     if not len(order) or (count or 0) > len(order):
-        raise ValueError(f"{name}: {count or 'all'} examples asked for, there are {len(order)}")
+        raise ValueError(f"{name}: {count or 'all'} examples requested, {len(order)} available")
     return np.sort(order[:count])
 
 

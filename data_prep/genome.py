@@ -18,7 +18,7 @@ from .file_source import FileSource
 from .lines import BYTE_ORDER_MARK, metered
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
-# The id of each byte, 0 for a byte that is no letter of a sequence.
+# The id of each byte, 0 for a byte that is not a letter of a sequence.
 _LETTER_OF_BYTE = [chr(byte).lower() if byte < 128 else "?" for byte in range(256)]
 _IDS = bytes(LETTERS.find(letter) + 1 for letter in _LETTER_OF_BYTE)
 

@@ -170,7 +170,7 @@ class Image(CopySource):
             train = self._read_copy(self.copy, "train", progress)
             test = self._read_copy(self.copy, "test", progress)
             return {"train": train, "test": test}
-        # Read all batches; the archive holds them in another order than their numbers.
+        # Read all batches; the archive does not hold them in the order of their numbers.
         batches = {}
         if self.copy is not None:
             for name, data, where in self.copy.batches(progress):

@@ -99,8 +99,8 @@ class Majority(Synthetic):
         has_majority = 0 < self.winning <= self.votes < 2 * self.winning
         self.require(
             (self.groups >= 1 and self.values >= 2, "at least one group and two values"),
-            (num_tokens < 2**15, "source.groups times source.values + 1 to be below 32,768"),
-            (has_majority, "source.winning above half of source.votes, at most all"),
+            (num_tokens < 2**15, "source.groups * (source.values + 1) below 32,768"),
+            (has_majority, "source.winning above half of source.votes and at most source.votes"),
             (1 <= self.present <= self.groups, f"source.present from 1 to source.groups={self.groups}"),
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),
             (num_votes <= num_positions, f"at most {num_positions} votes, not {num_votes}"),

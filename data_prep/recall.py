@@ -83,8 +83,8 @@ class Recall(Synthetic):
         most_pairs = min(self.keys, self.values, self.length - 1)
         self.require(
             (self.keys >= 1 and self.values >= 2, "at least one key and two values"),
-            (num_tokens < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
-            (1 <= self.pairs <= most_pairs, "pairs from 1 to the keys, the values and the length - 1"),
+            (num_tokens < 2**15, "fewer tokens: source.keys * (source.values + 1) must be below 32,768"),
+            (1 <= self.pairs <= most_pairs, "source.pairs from 1 to the smallest of keys, values and length - 1"),
             (self.power > 0, f"a power above 0, not {self.power}"),
         )
         # The probability of each gap, and the end of its interval in [0, 1).

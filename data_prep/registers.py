@@ -129,14 +129,14 @@ class Registers(Synthetic):
         bounds = ""
         if not self.overwrite:
             most_writes = min(num_positions, self.registers, self.values)
-            bounds = ", the smallest number of registers, values and positions"
+            bounds = " (the smallest of registers, values and positions)"
         writes_fit = len(self.writes) > 0
         if writes_fit:
             writes_fit = min(self.writes) >= 1 and max(self.writes) <= most_writes
         self.require(
             (0 <= self.gap < self.length - 1, f"source.gap from 0 to {self.length - 2}"),
             (self.registers >= 1 and self.values >= 2, "at least one register and two values"),
-            (num_tokens < 2**15, "source.registers times source.values + 1 to be below 32,768"),
+            (num_tokens < 2**15, "source.registers * (source.values + 1) below 32,768"),
             (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
         self.alphabet = assignment_tokens(self.registers, self.values, "r")

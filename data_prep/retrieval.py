@@ -39,7 +39,7 @@ def unwrap(text: bytes) -> bytes:
         value = None
     # Another literal, or none.
     if not isinstance(value, bytes):
-        raise ValueError("a text looks like a Python bytes literal but is none")
+        raise ValueError("a text looks like a Python bytes literal but is not a valid one")
     return value
 
 
@@ -83,7 +83,7 @@ def balanced(pairs: Iterable[AnyPair], size: int, name: str) -> Iterator[AnyPair
         if not missing.total():
             return
     counts = f"{missing[0]} of label 0 and {missing[1]} of label 1 are missing"
-    raise ValueError(f"{name}: {size} examples asked for, {counts}")
+    raise ValueError(f"{name}: {size} examples requested, {counts}")
 
 
 class Retrieval(FileSource):

@@ -102,7 +102,7 @@ class Collector(ABC):
         for name, size in self.sizes.items():
             count = counts.get(name, 0)
             if count != size:
-                lines.append(f"{name} has {count:,} examples, the official data {size:,}")
+                lines.append(f"{name} has {count:,} examples, but the official data has {size:,}")
         for first, second in itertools.combinations(splits, 2):
             if self.may_be_equal(first, second):
                 continue
@@ -187,7 +187,7 @@ class TableCollector(Collector):
         # The reader rejects two versions of a file in one archive.
         previous = self.summaries.get(split)
         if previous is not None and previous.sha256 != summary.sha256:
-            self.faults.append(f"{path}: is there twice with different content")
+            self.faults.append(f"{path}: occurs twice with different content")
         self.summaries[split] = summary
 
     def file(self, split: SplitSummary) -> str:
@@ -216,7 +216,7 @@ def expression_differences(splits: list[SplitSummary]) -> list[str]:
         lengths = np.array(split.lengths)
         outside = np.count_nonzero((lengths <= 500) | (lengths >= 2000))
         if outside:
-            lines.append(f"{split.name}: {outside:,} expressions are not of 501 to 1,999 tokens")
+            lines.append(f"{split.name}: {outside:,} expressions do not have 501 to 1,999 tokens")
     # A test of chi squared with the official settings; both histograms are samples.
     total = sum((split.labels for split in splits), Counter())
     counts = [total[label] for label in range(10)]

@@ -25,7 +25,7 @@ OFFICIAL_SIZES = {
     "text": {"train": 25_000, "test": 25_000},
     "image": {"test": 10_000},
 }
-# The reason why a file without content is no image.
+# The reason why a file without content is not an image.
 EMPTY = "is empty"
 # Images of one size and contour, and the one that is empty in the release.
 PATHFINDER_IMAGES = 200_000
@@ -248,7 +248,7 @@ class CopyCollector(Collector):
             total = sum(split.examples for split in splits)
             official = official_images(self.size, self.contour)
             if total != official:
-                lines.append(f"all splits have {total:,} images, the official data {official:,}")
+                lines.append(f"all splits have {total:,} images, but the official data has {official:,}")
         if self.task == "listops":
             lines += expression_differences(splits)
         return lines

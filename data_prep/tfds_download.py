@@ -24,7 +24,7 @@ def reason(error: Exception, url: str) -> str:
         case DownloadError():
             return f"HTTP code {str(error).rpartition('HTTP code: ')[2].rstrip('.')}"
         case requests.exceptions.ChunkedEncodingError():
-            return "the connection broke off"
+            return "the connection was interrupted"
         case requests.exceptions.SSLError():
             return f"the certificate of {host} is not accepted"
         case requests.exceptions.RetryError():
@@ -32,7 +32,7 @@ def reason(error: Exception, url: str) -> str:
         case requests.exceptions.ConnectionError():
             return f"no connection to {host}"
         case OSError(strerror=str()):
-            return f"it cannot be written ({error.strerror}), make room or choose another data folder"
+            return f"it cannot be written ({error.strerror}); make room or choose another data folder"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -8,7 +8,7 @@ command to resume.
 if __name__ == "__main__":
     from lra.startup import wait_briefly
 
-    # How torch's threads wait is read when torch is imported.
+    # Set before torch is imported, because torch then reads how its threads wait.
     wait_briefly()
 
 import sys

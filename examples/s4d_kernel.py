@@ -46,7 +46,7 @@ def main(length: str = "400") -> dict[str, float]:
         kernel_axis.set_xlabel("lag l (tokens)")
         kernel_axis.set_ylabel("K / max |K|")
         kernel_axis.legend(loc="upper right")
-        # Inside of the unit circle the recurrence is stable.
+        # Inside the unit circle the recurrence is stable.
         plane_axis.add_patch(plt.Circle((0, 0), 1, fill=False, color="gray"))
         plane_axis.set_title("eigenvalues Ā", fontsize=10)
         plane_axis.set_aspect("equal")

@@ -187,7 +187,7 @@ def expected(kind: Any) -> str:
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if origin in (list, Sequence):
         item = get_args(kind)[0]
-        return f"a list, each {expected(item)}"
+        return f"a list, each item {expected(item)}"
     if kind in TYPE_NAMES:
         return TYPE_NAMES[kind]
     # A dictionary, or a class whose fields are options. ``Any`` is a class too.
@@ -206,7 +206,7 @@ def _expected_annotated(kind: Any) -> str:
     # ``schema.Some``: a single value stands for a list of one.
     if any(isinstance(rule, MinLen) for rule in rules):
         item = get_args(base)[0]
-        return f"{expected(item)}, or a list of such"
+        return f"{expected(item)}, or a list of such values"
 
     # The type with its range: "a whole number of 1 or more", but "a whole number from 1 to 8".
     text = expected(base)

@@ -53,11 +53,11 @@ class AclImdb:
         """Summarise the state of the files without reading them.
 
         Raises:
-            ValueError: the folder has other files than when it was opened.
+            ValueError: the files of the folder changed after it was opened.
         """
         # A copy that is still being made has more files each time it is listed.
         if AclImdb(self.path).names != self.names:
-            raise ValueError(f"{self.path}: reviews came or went since it was opened; run the command again")
+            raise ValueError(f"{self.path}: reviews were added or removed since it was opened; run the command again")
         return hash_states((name, path.stat()) for name, path in self._paths())
 
     def _paths(self) -> Iterator[tuple[str, Path]]:

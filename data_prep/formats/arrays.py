@@ -60,7 +60,7 @@ class ArrayReader(Reader):
                 offsets = arrays["offsets"]
                 labels = arrays["labels"]
             except ValueError as error:
-                # An array of Python objects, or a member that is no array.
+                # An array of Python objects, or a member that is not an array.
                 raise ValueError(f"{path}: {first_line(error)}") from None
         if labels.ndim != 1:
             raise ValueError(f"{path}: labels must have the shape (n,), not {labels.shape}")

@@ -45,7 +45,7 @@ class IdMap:
             Stored ids (length,) uint8.
 
         Raises:
-            ValueError: it is no expression, or its value is not the label.
+            ValueError: it is not an expression, or its value is not the label.
         """
         is_valid = len(ids) > 0 and ids.min() >= 0 and ids.max() < len(self.table)
         if not is_valid:

@@ -91,7 +91,7 @@ class PickleReader(Reader):
         if self.kind == "pixels":
             check_length(ids, self.length, where)
             return _checked(ids, 0, 255, where).astype(np.uint8)
-        # Texts are padded with zeros, which are no bytes: byte b is id b + 1.
+        # Texts are padded with zeros, which are not bytes: byte b is id b + 1.
         ids = strip_padding(ids)
         if self.kind == "bytes":
             return (_checked(ids, 1, 256, where) - 1).astype(np.uint8)

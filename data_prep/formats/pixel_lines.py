@@ -84,7 +84,7 @@ class PixelLineReader(Reader):
         return pixels.astype(np.uint8)
 
     def _parse_label(self, label: bytes, where: str) -> int:
-        # A label that is no number stays a text, which the message quotes.
+        # A label that is not a number stays a text, which the message quotes.
         value = int(label) if label.isdigit() else label.decode(errors="replace")
         return as_label(value, self.num_classes, where)
 

@@ -15,11 +15,11 @@ The letters of tensor shapes, in this package and in ``lra.model``:
 Signatures declare shapes with jaxtyping, and the tests check them at every call. A mask is True at real tokens;
 None means that all tokens are real.
 
-Every mechanism passes the checks of ``lra.checks``, except for the cases that ``lra/checks/exceptions.py`` lists.
-Among them: padding never changes the output of a real token; an example has the same result alone and in a batch;
-evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None equals a mask of ones;
-with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling, chooses its own precision
-and keeps no state between calls.
+Every mechanism passes the checks of ``lra.checks``, except in the cases that ``lra/checks/exceptions.py`` lists. The
+checks require, among other things: padding never changes the output of a real token; an example has the same result
+alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None
+equals a mask of ones; with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling,
+chooses its own precision and keeps no state between calls.
 """
 
 from abc import abstractmethod
@@ -52,8 +52,8 @@ class Sizes(Checked):
         heads: number of heads.
         head_dim: size of a query or key.
         value_dim: size of a value.
-        length: maximum length of the sequences that the mechanism gets: that of the task, one more with a class vector
-            (model.pool=class), or a chunk of MEGA.
+        length: maximum length of the sequences that the mechanism receives: the maximum length of the task, one more
+            with a class vector (model.pool=class), or the length of a chunk of MEGA.
         dropout: dropout of the mechanism, mostly of the attention weights; must be 0 unless the class sets
             ``has_dropout = True``. The whole layers Luna and DBA get model.dropout by default.
     """
@@ -85,9 +85,9 @@ class Mechanism(Checked, nn.Module):
     batch_dependent: bool = False
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
     compactable: bool = False
-    # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
-    # None for a mechanism without a recurrent form, or that does not declare one. Linear and Based give it even if
-    # they are not causal. Buffers of short convolutions do not count.
+    # Size of the recurrent state: the real numbers that the layer carries from one token to the next in one direction,
+    # over all heads and channels, without the buffers of short convolutions. None if the mechanism has no recurrent
+    # form or does not declare one. Linear and Based declare it even if they are not causal.
     state_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -111,8 +111,8 @@ class Attention(Mechanism):
 
     # Whether ``Multihead`` has one projection for queries and keys, which are then one tensor.
     shared_qk: ClassVar[bool] = False
-    # Whether ``forward`` takes an argument ``bias``: a function of the positions of queries and of keys that returns a
-    # bias of their scores.
+    # Whether ``forward`` takes an argument ``bias``: a function of the positions of queries and of keys that returns
+    # the bias to add to their scores.
     supports_bias: bool = False
 
     @abstractmethod
@@ -170,10 +170,10 @@ class Mixer(Mechanism):
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L L"] | None:
-        """Return the map that multiplies the values; None, as here, for a mixer without one.
+        """Return the attention map that multiplies the values, or None (the default) for a mixer without one.
 
-        A mixer has no map if its values do not enter linearly. Convolutions and recurrences never form one. The map of
-        a ``Multihead`` is computed by ``lra.maps``: the output of its Attention for the identity as values.
+        Only a mixer whose output is linear in its values has a map. Convolutions and recurrences do not compute theirs.
+        ``lra.maps`` computes the map of a ``Multihead``: it passes the identity as values to the Attention.
         """
         return None
 

@@ -14,12 +14,12 @@ class Based(Mixer):
     """o_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) with φ(q)·φ(k) = 1 + s + s²/2 and s = q·k D^-1/2.
 
     φ(q)·φ(k) is the second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and
-    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time for each head; a state
+    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time per head; a state
     of H (1 + D + D²) (E + 1) numbers. The paper alternates it with causal sliding-window layers (``attn=longformer``
     has windows to both sides); this class is the linear attention alone.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: whether a token sees only itself and earlier tokens, as published.
         features: D.
 
     Source: the paper, section 4.1. In plain torch, with decays of 1: ``lra/reference/retention.py``.

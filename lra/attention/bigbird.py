@@ -21,15 +21,14 @@ class BigBird(Attention):
     The first block is the first one of the sequence, although it may have no real token; the last block is the one with
     the example's last real token, whatever the padded length.
 
-    Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
-    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has.
-
-    The second term of the time is the draw, one random number for each pair of blocks.
+    Random blocks are drawn separately for each head. Training draws them at every call, for each example. Evaluation
+    uses one fixed draw, which ranks all blocks of ``length`` for each head and query block; an example takes the
+    highest-ranked blocks that it has. Drawing one random number for each pair of blocks is the second term of the time.
 
     Args:
         block: tokens of a block, b.
         window: neighbouring blocks including the block itself, odd.
-        random: random blocks, at most.
+        random: maximum number of random blocks that a query block sees.
 
     Raises:
         ValueError: ``window`` is even.
@@ -42,7 +41,7 @@ class BigBird(Attention):
         self.block = block
         self.window = window
         self.random = random
-        # The draw of evaluation: a random number for each head and pair of blocks.
+        # Random numbers for evaluation, one per head and pair of blocks.
         num_blocks = math.ceil(sizes.length / block)
         draw = torch.rand(sizes.heads, num_blocks, num_blocks)
         self.draw: Tensor

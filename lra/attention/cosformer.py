@@ -22,11 +22,11 @@ class CosFormer(Attention):
 
         φ(x_i) = [relu(x_i) cos(π i / 2M), relu(x_i) sin(π i / 2M)]
 
-    M is ``sizes.length``, whatever the padded length of a batch. All differences are smaller, so w is never negative.
-    There is no scale, which would cancel.
+    M is ``sizes.length``, whatever the padded length of a batch, so |i - j| < M and w is never negative. The features
+    need no scale: it would cancel.
 
     Args:
-        eps: smallest denominator, as a mean of w over the real keys; all w of a query can be 0.
+        eps: lower bound on the mean of w over the real keys, which the denominator uses; all w of a query can be 0.
     """
 
     def __init__(self, sizes: Sizes, *, eps: Above = 1e-6):

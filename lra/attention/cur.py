@@ -82,8 +82,8 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction moves tokens to other positions, but random numbers belong to positions. With ``class_token`` it
-        # would change no output, but it would change the padding of data.pad=auto and so the fingerprint of old runs.
+        # Compaction changes positions, but random numbers are tied to positions. With ``class_token``, compaction would
+        # not change the output, but it would change the padding of data.pad=auto and so the fingerprint of old runs.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).
@@ -121,7 +121,7 @@ class CUR(Attention):
         return super().varlen(q, k, v, layout)
 
     def _random_numbers(self) -> Float[Tensor, "2 H length"] | None:
-        """Return the stored numbers of evaluation; None if new ones are drawn or the score is not ``random``."""
+        """Return the stored numbers for evaluation; None if new ones are drawn or the score is not ``random``."""
         if self.training or self.resample == "always":
             return None
         return self.draw

@@ -57,10 +57,10 @@ class CURPlus(Attention):
             impl=impl,
         )
         self.resample = resample
-        # As in ``CUR``: random numbers belong to positions, which compaction changes.
+        # As in ``CUR``: random numbers are tied to positions, which compaction changes.
         self.compactable = score != "random" and not class_token
 
-        # The random numbers of evaluation, one for each side (queries or keys), head and position.
+        # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).
         draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
         self.draw: Tensor | None
         self.register_buffer("draw", draw)

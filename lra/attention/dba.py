@@ -19,9 +19,9 @@ class DBA(Checked, nn.Module):
         3. Y = softmax(X W_7) O W_8                         expand: each token weighs the latents of each head
         4. X + Y, then the feed-forward layer
 
-    X stands for LN(X) in steps 1 and 3; P is not normalised. Z is the P of the next layer. Queries and keys have size r
-    over all H heads (the bilinear form), values d; every W has a bias. Padding gets no weight in step 1. Steps 1 and 3
-    take O(L p (r + d)) time without the projections.
+    In steps 1 and 3, X stands for LN(X); P is not normalised. Z becomes the P of the next layer. Queries and keys have
+    size r over all H heads together (the bilinear form), values have size d, and every W has a bias. Padding gets no
+    weight in step 1. Steps 1 and 3 take O(L p (r + d)) time, not counting the projections.
 
     At initialisation step 1 is nearly a mean over the tokens, so the p latents are almost equal: at L = 1,000 the rows
     of O differ by 2e-8 of their norm in the first layer. Step 3 then adds the same vector to every token, and the
@@ -32,12 +32,12 @@ class DBA(Checked, nn.Module):
             hidden units.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
-        first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).
+        first: whether this is the first layer, which learns P (initially normal with standard deviation d^-1/2).
         latents: p.
         width: r.
 
     Raises:
-        ValueError: width is no multiple of the heads, or heads * head_dim is not dim.
+        ValueError: width is not a multiple of the number of heads, or heads * head_dim is not dim.
     """
 
     compactable = True

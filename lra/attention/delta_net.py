@@ -16,13 +16,13 @@ class DeltaNet(Mixer):
     """S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head.
 
     A write replaces what the state holds under its key instead of adding to it. q, k and v pass a short convolution and
-    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time for each head
-    with chunks of C = 64 tokens; a state of H D² numbers for each direction.
+    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time per head
+    with chunks of C = 64 tokens; a state of H D² numbers per direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
-            with the same parameters, is added; there a token reads the state before its own write. The short
-            convolution is then centred.
+        causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
+            from the right, with the same parameters, and both outputs are added; from the right a token reads the state
+            before its own write. The short convolution is then centred.
         width: tokens that the short convolution sees.
         negative: β in (0, 2) instead of (0, 1), so that I - β k kᵀ may have a negative eigenvalue (Grazzi et al. 2025).
 
@@ -67,7 +67,7 @@ class DeltaNet(Mixer):
         if self.negative:
             beta = 2 * beta
         if mask is not None:
-            # A padded token is the identity: it writes nothing.
+            # Padding leaves the state unchanged: it writes nothing.
             is_padding = ~mask[:, None]  # (N,1,L)
             beta = beta.masked_fill(is_padding, 0)
         return delta_rule_attention(q, k, v, beta, log_decay, bidirectional=not self.causal)
@@ -77,13 +77,13 @@ class GatedDeltaNet(DeltaNet):
     """DeltaNet whose state decays by α_t = exp(-A softplus(W_α x_t + b)) before each write, and with an output gate.
 
     Output W_o(silu(W_g x) RMSNorm(o)). A is drawn uniformly from (0.01, 16), softplus(b) log-uniformly between step_min
-    and step_max. O(L C D + L D²) time for each head with chunks of C = 64 tokens.
+    and step_max. O(L C D + L D²) time per head with chunks of C = 64 tokens.
 
     Args:
-        step_min, step_max: range of softplus(b) at the start.
+        step_min, step_max: range of the initial softplus(b).
         options: further options of ``DeltaNet``: causal, width, negative.
 
-    Source: the paper, section 3; initial values by the released code. In plain torch: ``lra/reference/delta_rule.py``.
+    Source: the paper, section 3; initial values of the released code. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, step_min: Above = 0.001, step_max: Above = 0.1, **options):
@@ -92,7 +92,7 @@ class GatedDeltaNet(DeltaNet):
         inner = heads * sizes.head_dim
         self.decay = nn.Linear(dim, heads, bias=False)
         self.decay_bias = nn.Parameter(initial_step_biases(heads, step_min, step_max))
-        # Not from 0, whose logarithm is -inf.
+        # A starts above 0, whose logarithm is -inf.
         A = torch.empty(heads).uniform_(1e-2, 16)
         self.log_A = nn.Parameter(A.log())
         # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.
@@ -109,7 +109,7 @@ class GatedDeltaNet(DeltaNet):
         A = self.log_A.exp()
         log_decay = -(A * F.softplus(logits)).mT  # (N,H,L)
         if mask is not None:
-            # A padded token is the identity: the state does not decay.
+            # Padding leaves the state unchanged: it does not decay.
             is_padding = ~mask[:, None]  # (N,1,L)
             log_decay = log_decay.masked_fill(is_padding, 0)
         out = self.recurrence(x, mask, log_decay)  # (N,H,L,E)

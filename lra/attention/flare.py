@@ -24,7 +24,7 @@ class FLARE(Attention):
 
     Args:
         sizes: its dropout acts on both softmaxes.
-        latents: M. Λ is normal with standard deviation 0.1 at the start.
+        latents: M. Λ is initially normal with standard deviation 0.1.
         scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
     """
 

@@ -14,12 +14,12 @@ class GLA(Mixer):
     """S_t = diag(α_t) S_(t-1) + k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head and a gate.
 
     α_t = σ(W_2 W_1 x_t + b)^(1/τ), a low-rank map of the token; output W_o(silu(W_g x) RMSNorm(o)). Queries and keys
-    have half of the values' width. O(L C (D + E) + L D E) time for each head with chunks of C = 32 tokens; a state of
-    H D E numbers for each direction.
+    have half of the values' width. O(L C (D + E) + L D E) time per head with chunks of C = 32 tokens; a state of
+    H D E numbers per direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
-            with the same parameters, is added; the token itself counts once.
+        causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
+            from the right, with the same parameters, and both outputs are added; the token itself counts once.
         rank: width between W_1 and W_2.
         temperature: τ. With 16 the decays start near 0.958 = ½^(1/16), a horizon of about 24 tokens.
 
@@ -62,7 +62,7 @@ class GLA(Mixer):
         logits = split_heads(self.decay(x), heads)  # (N,H,L,D)
         log_decay = F.logsigmoid(upcast(logits)) / self.temperature
         if mask is not None:
-            # A padded token is the identity: it writes nothing and does not decay the state.
+            # Padding leaves the state unchanged: it writes nothing and does not decay the state.
             is_padding = ~mask[:, None, :, None]  # (N,1,L,1)
             k = k.masked_fill(is_padding, 0)
             log_decay = log_decay.masked_fill(is_padding, 0)

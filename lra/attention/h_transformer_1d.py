@@ -48,7 +48,7 @@ class HTransformer1D(Attention):
     ) -> Float[Tensor, "N H L E"]:
         L = q.shape[2]
         q = q * q.shape[-1] ** -0.5
-        # Level 0 has 2^levels blocks. No bit_length(), for which torch.compile compiles every length again.
+        # Level 0 has 2^levels blocks. bit_length() would make torch.compile recompile for every length.
         levels = 0
         while self.block << levels < L:
             levels += 1

@@ -21,8 +21,8 @@ class HGRN2(Mixer):
     its own bounds, which start at ``lower_bound``: a simplification, because a mixer does not know its depth.
 
     Args:
-        causal: only earlier tokens and the token itself. Otherwise the same recurrence from the right,
-            with the same parameters, is added; the token itself counts once.
+        causal: whether a token sees only itself and earlier tokens. Otherwise the recurrence also runs from the right,
+            with the same parameters, and both outputs are added; the token itself counts once.
         lower_bound: initial γ of every channel.
 
     Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:
@@ -58,7 +58,7 @@ class HGRN2(Mixer):
         bound = self.bound.sigmoid()  # (H,1,D)
         f = bound + (1 - bound) * upcast(logits).sigmoid()  # (N,H,L,D)
         if mask is not None:
-            # A padded token is the identity: with f = 1 it forgets nothing and writes nothing.
+            # Padding leaves the state unchanged: with f = 1 it forgets nothing and writes nothing.
             is_padding = ~mask[:, None, :, None]
             f = f.masked_fill(is_padding, 1)
 

@@ -21,8 +21,8 @@ class Hyena(Mixer):
     each channel.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. Otherwise a second network gives the filters
-            over later tokens; their entry 0 is the next token.
+        causal: whether a token sees only itself and earlier tokens, as published. Otherwise a second network gives the
+            filters over later tokens; their entry 0 is the next token.
         order: number of gates; order - 1 long convolutions.
         hidden: width of the filters' network.
         features: entries of the encoding of a lag: t, (features - 1) / 2 cosines and as many sines.
@@ -33,7 +33,7 @@ class Hyena(Mixer):
     Raises:
         ValueError: features is even or below 3, or order is below 2.
 
-    Source: the paper, section 3; the window and other initial values by the released code, which trains the encoding of
+    Source: the paper, section 3; the window and other initial values of the released code, which trains the encoding of
     the lags too.
     """
 
@@ -127,7 +127,7 @@ class HyenaFilter(nn.Module):
         )
         self.frequency = nn.Parameter(torch.full((hidden,), float(frequency)))
         self.last = nn.Linear(hidden, channels, bias=False)
-        # Windows that fall to 1 % within 0.3 to 1.5 of the longest sequence.
+        # Decay rates: the windows fall to 1 % after 0.3 to 1.5 times the maximum length.
         slowest = -math.log(0.01) / 1.5
         fastest = -math.log(0.01) / 0.3
         decay = torch.linspace(slowest, fastest, channels)

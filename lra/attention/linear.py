@@ -33,7 +33,8 @@ class Linear(Attention):
         normalise: divide by the denominator. False follows the PyTorch LRA code, which has no denominator and divides
             φ(q) and φ(k) by length^¼ each. Its length is the padded length of the batch; here it is ``sizes.length``,
             so padding does not affect the result.
-        causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6 if causal, else 1e-6 times the real keys.
+        causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6 if causal, else at least 1e-6 times the
+            number of real keys.
     """
 
     compactable = True
@@ -85,7 +86,7 @@ class Performer(Attention):
         features: number of random features F.
         kernel: ``exp`` or ``relu``; the official default is ``relu``.
         eps: constant added to the features of ``exp``.
-        scalings: how often q and k are divided by D^¼. The PyTorch LRA code does it twice, so its logits are q·k / D.
+        scalings: how many times q and k are divided by D^¼: twice in the PyTorch LRA code, so its logits are q·k / D.
         redraw: ``train`` draws the random features at every call in training; ``never`` keeps the draw that is used for
             evaluation.
     """
@@ -120,14 +121,14 @@ class Performer(Attention):
         q = q * self.scale
         k = k * self.scale
         w = self.rows().to(q.dtype)  # (F,D)
-        # Against 0 / 0, if eps = 0 and all products underflow.
+        # Avoid 0 / 0 if eps = 0 and all products underflow.
         floor = torch.finfo(q.dtype).tiny
         if self.kernel == "relu":
             phi_q = F.relu(q @ w.mT)  # (N,H,L,F)
             phi_k = F.relu(k @ w.mT)  # (N,H,L,F)
             return linear_attention(phi_q, phi_k, v, mask, floor=floor, offset=0.001)
         if self.eps == 0:
-            # Factors of a query and of all keys cancel: their largest features become 1.
+            # A factor common to the features of a query, or of all keys, cancels. Scale the largest feature to 1.
             phi_q = unit_exp(q @ w.mT, -1)
             exponents = k @ w.mT - k.square().sum(-1, keepdim=True) / 2  # (N,H,L,F)
             if mask is not None:
@@ -190,7 +191,7 @@ class RFA(Attention):
 
     Args:
         features: number of random vectors w; φ has twice as many entries.
-        floor: smallest denominator, as a mean over the keys, because estimates can be negative.
+        floor: lower bound on the mean of φ(q)·φ(k) over the real keys, because the estimates can be negative.
         redraw: ``train`` draws w at every call in training; ``never`` keeps the draw that is used for evaluation.
     """
 

@@ -18,16 +18,16 @@ class LionS(Mixer):
 
     M_ij is the product of λ_t from key j, included, to query i, excluded (eq. 9). λ_t = 1 - σ(w·x_t + b) depends on the
     token (LION-S). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot vanish.
-    O(L C (D + E) + L D E) time for each head with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each
+    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each
     direction.
 
-    The decays start with horizons from 2 tokens to the sequence length, spread over the heads. The paper starts its
-    Long Range Arena models "HiPPO-like" and has not released how, so this is the suite's choice.
+    The decays start with horizons from 2 tokens to the sequence length, spread over the heads. The paper initialises
+    its Long Range Arena models "HiPPO-like" and has not released the details, so this choice is the suite's.
 
     Args:
-        causal: only earlier tokens and the token itself.
+        causal: whether a token sees only itself and earlier tokens.
 
-    Source: the paper, sections 3.2 and 4. The released code detaches λ; here λ has its gradient.
+    Source: the paper, sections 3.2 and 4. The released code detaches λ; here gradients flow through it.
     ``lra/reference/retention.py`` has the recurrence and says how LION shifts its decays.
     """
 
@@ -50,7 +50,7 @@ class LionS(Mixer):
         """Create the parameters of the decays, which start at these values."""
         gate = nn.Linear(dim, self.sizes.heads)
         with torch.no_grad():
-            # λ = 1 - σ(bias) at the start, so bias = -logit λ.
+            # Initially λ = 1 - σ(bias), so bias = -logit λ.
             logits = torch.logit(log_decays.exp())
             gate.bias.copy_(-logits)
         return gate
@@ -69,7 +69,7 @@ class LionS(Mixer):
         q, k, v = (split_heads(part, self.sizes.heads) for part in projections)
         log_decay = self.log_decay(x)
         if mask is not None:
-            # A padded token is the identity: it writes nothing and does not decay the state.
+            # Padding leaves the state unchanged: it writes nothing and does not decay the state.
             is_padding = ~mask[:, None]  # (N,1,L)
             log_decay = log_decay.masked_fill(is_padding, 0)
         out = self.attend(q, k, v, log_decay, mask)  # (N,H,L,E)
@@ -109,7 +109,7 @@ class LionS(Mixer):
 class LionD(LionS):
     """LION with one learned decay λ = σ(a) for each head (LION-D).
 
-    O(L C (D + E) + L D E) time for each head with chunks of C = 64 tokens.
+    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens.
     """
 
     def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Parameter:

@@ -24,8 +24,8 @@ class LRU(Mixer):
         states: N.
         bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
             layer is causal.
-        r_min, r_max: |λ| is drawn between them, uniformly on the ring.
-        max_phase: the phase of λ is drawn uniformly between 0 and it, in radians.
+        r_min, r_max: range of the initial |λ|, which is uniform over the area of the ring (its square is uniform).
+        max_phase: upper limit of the initial phase of λ in radians, which is uniform from 0 to this limit.
         rate: learning-rate factor of ν, θ, γ and B, which have no weight decay.
 
     Raises:

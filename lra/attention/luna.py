@@ -25,7 +25,7 @@ class Luna(Checked, nn.Module):
             on the hidden units.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
-        first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).
+        first: whether this is the first layer, which learns P (initially normal with standard deviation d^-1/2).
         rows: length of the packed sequence.
         tie_kv: whether keys and values of an Attn are one projection.
 

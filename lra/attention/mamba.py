@@ -30,7 +30,7 @@ class Mamba(Mixer):
     0.1, the state forgets tokens after 1,000 steps.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: whether a token sees only itself and earlier tokens, as published.
         states: n, states of each channel.
         expand: channels as a multiple of dim.
         conv: tokens that the short convolution sees.
@@ -73,8 +73,8 @@ class Mamba(Mixer):
         self.conv = ShortConvolution(inner, conv, causal=causal, bias=True)
         self.select = nn.Linear(inner, rank + 2 * states, bias=False)
         self.step = nn.Linear(rank, inner, bias=False)
-        # The same distribution as nn.Linear's own initialisation. The second draw keeps the random numbers of published
-        # runs.
+        # Draw again, from the same distribution as nn.Linear's initialisation: without the second draw, later
+        # parameters would get other random numbers than in published runs.
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
         self.step_bias = nn.Parameter(initial_step_biases(inner, step_min, step_max))
         # A = -1, -2, ..., -n in every channel as published, or another range.
@@ -103,7 +103,7 @@ class Mamba(Mixer):
         logits = upcast(self.step(low_rank)) + self.step_bias
         delta = F.softplus(logits)  # (N,L,d)
         if mask is not None:
-            # A padded token is the identity: a step of zero neither decays the state nor writes to it.
+            # Padding leaves the state unchanged: a step of zero neither decays the state nor writes to it.
             is_padding = ~mask[..., None]  # (N,L,1)
             delta = delta.masked_fill(is_padding, 0)
 

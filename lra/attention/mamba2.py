@@ -15,13 +15,14 @@ from .recurrent_parts import ShortConvolution, initial_step_biases
 class Mamba2(Mixer):
     """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t u_t)ᵀ, o_t = C_tᵀ S_t + D u_t for each head, then RMSNorm(o silu(z)).
 
-    One linear map gives z, u, B, C and Δ; u, B and C pass a short convolution and SiLU, Δ a bias and softplus. B and C,
-    of n entries, are shared by the heads, whose width is E = expand · dim / heads. O(L b (n + E) + L n E) time for each
-    head with chunks of b = 64 tokens; a state of n E numbers for each head and direction.
+    One linear map gives z, u, B, C and Δ. A short convolution and SiLU follow for u, B and C, a bias and softplus for
+    Δ. All heads share B and C, which have n entries; a head has width E = expand · dim / heads. O(L b (n + E) + L n E)
+    time per head with chunks of b = 64 tokens; a state of n E numbers per head and direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
-            with the same parameters, is added; the token itself counts once. The short convolution is then centred.
+        causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
+            from the right, with the same parameters, and both outputs are added; the token itself counts once. The
+            short convolution is then centred.
         states: n.
         expand: width of u as a multiple of dim.
         conv: tokens that the short convolution sees.
@@ -97,7 +98,7 @@ class Mamba2(Mixer):
         logits = upcast(delta) + self.step_bias.repeat(self.num_sets)
         delta = F.softplus(logits)
         if mask is not None:
-            # A padded token is the identity: a step of zero neither decays the state nor writes to it.
+            # Padding leaves the state unchanged: a step of zero neither decays the state nor writes to it.
             is_padding = ~mask[..., None]  # (N,L,1)
             delta = delta.masked_fill(is_padding, 0)
         return z, u, BC, delta
@@ -143,14 +144,14 @@ class Hydra(Mamba2):
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
     right; then RMSNorm(y) silu(z). So the state is read at token i by the maps C of its real neighbours, as in the
     release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short convolution
-    is centred unless ``causal``. O(L b (n + E) + L n E) time for each head and direction with chunks of b = 64 tokens.
+    is centred unless ``causal``. O(L b (n + E) + L n E) time per head and direction with chunks of b = 64 tokens.
 
     Args:
         conv: tokens that the short convolution sees, 7 as released.
         options: further options of ``Mamba2``; with ``causal`` the layer has the scan from the left and the diagonal
             alone.
 
-    Source: the paper, section 3; the shift and initial values by its released code. ``lra/reference/retention.py`` has
+    Source: the paper, section 3; the shift and initial values of its released code. ``lra/reference/retention.py`` has
     the scans.
     """
 

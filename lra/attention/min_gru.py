@@ -15,12 +15,12 @@ from .recurrent_parts import mask_tokens
 class MinGRU(Mixer):
     """h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t) with z = σ(W_z x), g(x) = x + ½ for x >= 0 and σ(x) below; then W_o h.
 
-    O(L d) time; a state of d = expand · dim numbers for each direction. The result equals the paper's scan of
+    O(L d) time; a state of d = expand · dim numbers per direction. The result equals the paper's scan of
     logarithms, which is less accurate in float32.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
-            with the same parameters, is added; the token itself counts once.
+        causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
+            from the right, with the same parameters, and both outputs are added; the token itself counts once.
         expand: channels as a multiple of dim.
 
     Source: the paper, section 3.1 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
@@ -57,7 +57,7 @@ class MinGRU(Mixer):
         candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
         write = log_write.exp() * candidate
         inputs = mask_tokens(write, mask)
-        # A padded token is the identity: its decay is 1.
+        # Padding leaves the state unchanged: its decay is 1.
         log_decay = mask_tokens(log_forget, mask)
         return diagonal_recurrence(log_decay, inputs, bidirectional=not self.causal)
 
@@ -73,7 +73,7 @@ class MinGRU(Mixer):
 class MinLSTM(MinGRU):
     """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with f' = f / (f + i), i' = i / (f + i).
 
-    f = σ(W_f x), i = σ(W_i x). O(L d) time; a state of d = expand · dim numbers for each direction.
+    f = σ(W_f x), i = σ(W_i x). O(L d) time; a state of d = expand · dim numbers per direction.
 
     Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """

@@ -60,7 +60,7 @@ class Nystrom(Attention):
         if kernel and kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         if self.pools_padding and sizes.length % landmarks:
-            raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
+            raise ValueError(f"landmarks must divide length {sizes.length}, got {landmarks}")
         check_kernels(impl, count=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.landmarks = landmarks
         self.pinv = pinv

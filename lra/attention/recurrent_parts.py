@@ -63,11 +63,11 @@ class ShortConvolution(nn.Module):
 def log_decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
     """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens.
 
-    A single head has the longest.
+    A single head gets the longest horizon.
     """
     longest = max(longest, shortest)
     if heads == 1:
-        # logspace would give the shortest.
+        # For one head logspace would return the shortest horizon.
         shortest = longest
     horizons = torch.logspace(math.log10(shortest), math.log10(longest), heads, dtype=torch.float64)
     log_decays = torch.log1p(-1 / horizons)

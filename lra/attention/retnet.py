@@ -20,11 +20,11 @@ class RetNet(Mixer):
 
     norm is an RMS norm without parameters, as released; the paper has a group norm. The released code also divides the
     scores by two row sums. The norm cancels both (up to its epsilon), so they are left out, as in
-    flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time for each head with chunks
-    of C = 64 tokens; a state of H D E numbers for each direction.
+    flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time per head with chunks
+    of C = 64 tokens; a state of H D E numbers per direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: whether a token sees only itself and earlier tokens, as published.
         expand: width of the values as a multiple of the head size; published: 2.
         decays: ``published``: γ_h = 1 - 2^(-5-h) for head h = 0, 1, ..., horizons of 32, 64, ... tokens. With two heads
             a token's weight is at most 4.3 % after 200 tokens. ``length``: horizons from 32 tokens to ``sizes.length``.
@@ -32,7 +32,7 @@ class RetNet(Mixer):
     Raises:
         ValueError: head_dim is odd.
 
-    Source: the paper, section 2.1; initial values by the released code. In plain torch: ``lra/reference/retention.py``.
+    Source: the paper, section 2.1; initial values of the released code. In plain torch: ``lra/reference/retention.py``.
     """
 
     def __init__(

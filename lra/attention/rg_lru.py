@@ -19,23 +19,24 @@ SHARPNESS = 8.0
 class RGLRU(Mixer):
     """h_t = a_t h_(t-1) + sqrt(1 - a_t²) (i_t u_t) for each channel, a_t = exp(-8 r_t softplus(Λ)).
 
-    Gates r = σ(W_a u + b_a) and i = σ(W_x u + b_x) with block-diagonal maps, a block for each head. Around it is
-    Griffin's block: W_o(gelu(W_y x) h), where u is the input x through a linear map and a short convolution. O(L d)
-    time; a state of d numbers for each direction.
+    Gates r = σ(W_a u + b_a) and i = σ(W_x u + b_x) have block-diagonal maps with one block per head. The RG-LRU is part
+    of Griffin's block W_o(gelu(W_y x) h), in which u is the input x after a linear map and a short convolution. O(L d)
+    time; a state of d numbers per direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published; the first token then enters with factor 1
-            instead of sqrt(1 - a²), since it has no history. Otherwise the same recurrence from the right, with the
-            same parameters, is added; the token itself counts once. The short convolution is then centred.
+        causal: whether a token sees only itself and earlier tokens, as published; the first token then enters with
+            factor 1 instead of sqrt(1 - a²), since it has no history. Otherwise the recurrence also runs from the
+            right, with the same parameters, and both outputs are added; the token itself counts once. The short
+            convolution is then centred.
         conv: tokens that the short convolution sees.
-        radius_min, radius_max: range of exp(-softplus(Λ)) at the start, uniform over the area of the ring (uniform in
-            its square). The decay is its power 8 r.
+        radius_min, radius_max: range of the initial exp(-softplus(Λ)), which is uniform over the area of the ring (its
+            square is uniform). The decay a is this radius to the power 8 r.
 
     Raises:
         ValueError: the heads do not divide dim, or radius_max is below radius_min.
 
-    Source: the paper, section 2.4; initial values of the gates and of Λ by the released code, of the linear maps and of
-    the convolution by PyTorch. In plain torch: ``lra/reference/selective_scan.py``.
+    Source: the paper, section 2.4. The gates and Λ are initialised as in the released code, the linear maps and the
+    convolution as in PyTorch. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class RGLRU(Mixer):
             is_first = first_real(real)
             scale = torch.where(is_first[..., None], 1, scale)
 
-        # A padded token is the identity: its input is 0 and its decay is 1.
+        # Padding leaves the state unchanged: its input is 0 and its decay is 1.
         inputs = mask_tokens(scale * i * u, mask)
         log_a = mask_tokens(log_a, mask)
         return diagonal_recurrence(log_a, inputs, bidirectional=not self.causal)

@@ -30,17 +30,18 @@ class S5(Mixer):
     Args:
         states: P. One of each conjugate pair is stored.
         blocks: J, all alike; each has P / J states.
-        c_init: real and imaginary parts of C (d x P) before the product with V: truncated normal with standard
-            deviation (P d)^-1/2 (``lecun_normal``) or P^-1/2 (``trunc_standard_normal``). ``complex_normal``: C V
-            itself, normal with 2^-1/2.
+        c_init: ``lecun_normal`` and ``trunc_standard_normal`` draw the real and imaginary parts of C (d x P) from a
+            truncated normal with standard deviation (P d)^-1/2 or P^-1/2, and multiply C by V. ``complex_normal`` draws
+            the real and imaginary parts of C V itself from a normal with standard deviation 2^-1/2.
         discretisation: ``zoh`` or ``bilinear``.
         bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
             layer is causal.
         clip: whether λ is at most -1e-4. Without it states may learn to grow.
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: learning-rate factor of Λ, B and Δ, which have no weight decay.
-        b_optim: ``state``: B is trained like Λ. ``state_decay``: with weight decay. ``main``: like C and D.
-        step_optim: ``state`` or ``main``, the same for Δ.
+        b_optim: how B is trained. ``state``: like Λ. ``state_decay``: like Λ, but with weight decay. ``main``: like C
+            and D.
+        step_optim: how Δ is trained: ``state``, like Λ, or ``main``, like C and D.
 
     Raises:
         ValueError: ``states`` does not give J even blocks, or ``step_max`` is below ``step_min``.

@@ -28,8 +28,8 @@ class Sinkhorn(Attention):
 
     Args:
         block: tokens of a block.
-        iterations: 0 normalises rows of R by a softmax (the released default). Larger values are Sinkhorn steps, rows
-            then columns, which make R nearly doubly stochastic (section 3.2).
+        iterations: number of Sinkhorn steps, each of which normalises the rows and then the columns, so that R becomes
+            nearly doubly stochastic (section 3.2). 0, the released default, normalises the rows by a softmax instead.
         temperature: divisor of the scores.
     """
 

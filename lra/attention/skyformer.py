@@ -54,7 +54,7 @@ class Skyformer(Attention):
         self.resample = resample
         self.pinv = pinv
         self.batch_dependent = is_batch_dependent(pinv)
-        # The random numbers of evaluation.
+        # Random numbers for evaluation.
         self.draw: Tensor
         self.register_buffer("draw", torch.rand(2 * samples))
 

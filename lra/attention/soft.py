@@ -79,9 +79,9 @@ class Soft(Attention):
         self.count = count
         self.normalise = normalise
         self.pinv = pinv
-        # Windows and random numbers belong to positions.
+        # Windows and random numbers are tied to positions, which compaction changes.
         self.compactable = sample == "first" or (sample == "pool" and count is not None)
-        # The random numbers of evaluation.
+        # Random numbers for evaluation.
         if sample == "random":
             self.draw: Tensor
             self.register_buffer("draw", torch.rand(sizes.length))

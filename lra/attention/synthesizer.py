@@ -100,7 +100,7 @@ class Synthesizer(Mixer):
 class Random(Synthesizer):
     """Random: S is a free matrix (H,length,length), Xavier-uniform at the start; length² parameters per head.
 
-    O(L² E) time for each head.
+    O(L² E) time per head.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
@@ -187,7 +187,7 @@ class Product(Synthesizer):
 class Factorised(Product):
     """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), Xavier-uniform at the start.
 
-    O(L² (rank + E)) time for each head.
+    O(L² (rank + E)) time per head.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: Positive = 32):
@@ -207,7 +207,7 @@ class Factorised(Product):
 class Dense(Product):
     """Dense: S_i = W₂ relu(W₁ x_i + b₁) + b₂ of the token vector x_i, W₁ (D,d) and W₂ (length,D) per head.
 
-    O(L² (D + E)) time for each head.
+    O(L² (D + E)) time per head.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):

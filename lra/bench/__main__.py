@@ -71,7 +71,7 @@ def bench(options: BenchOptions) -> None:
     if bench_record.load(path) == measured:
         print(f"written to {path}")
     else:
-        print(f"not written: {path} has an earlier measurement of more rows")
+        print(f"not written: {path} already has a measurement with more rows")
 
 
 if __name__ == "__main__":

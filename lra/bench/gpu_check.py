@@ -36,7 +36,7 @@ from ..results import bench_record
 from ..runs import record
 
 STUDY = "gpu-check"
-# Trainings at the same time on one GPU, each with its own CPU core: a single one of ListOps or Text leaves it idle.
+# Number of trainings that share the GPU, one CPU core each: a single run of ListOps or Text leaves it idle.
 AT_ONCE = max(1, min(12, (os.cpu_count() or 1) - 1))
 TEST_PROCESSES = min(3, AT_ONCE)
 # Seconds that a benchmark takes beyond its budget: imports, rates of the machine, its last measurement.

@@ -88,7 +88,7 @@ def parse_overrides(overrides: list[str], command: str = "lra.bench.peers") -> d
         command: module that is named in the error.
 
     Raises:
-        ValueError: an override is unknown or its value is no positive number.
+        ValueError: an override is unknown or its value is not a positive number.
     """
     options = dict(DEFAULTS)
     for override in overrides:

@@ -13,9 +13,9 @@ recompute in the backward pass:
 
     exact                   4 G n² d, 14 G n² d in both passes; n (n + 1) / 2 instead of n² if it is causal
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
-                            iteration at four products each. The released CUR takes U out of C, 2 m² d fewer, which is
-                            neglected. So is that impl=sdpa in 16 bits applies factors of the inverse, in the forward
-                            pass 4 s m³ + 4 s m² d instead of 8 s m³, which is less if m > d.
+                            iteration at four products each. Two savings are neglected: the released CUR takes U out of
+                            C (2 m² d less), and impl=sdpa in 16 bits applies the inverse by its factors (in the forward
+                            pass 4 s m³ + 4 s m² d instead of 8 s m³, which is less if m > d).
 """
 
 from collections.abc import Callable

@@ -135,7 +135,7 @@ class RowGroup:
         if options.compile and options.batches == "data":
             warmup = max(warmup, workloads.NUM_BATCHES * TRIALS)
 
-        # Time all steps in turn, so that a slow moment of the machine concerns all of them.
+        # Time all steps in turn, so that a slow moment of the machine affects all of them.
         measurements = measure(
             steps,
             repeats=options.repeats,

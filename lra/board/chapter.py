@@ -19,7 +19,7 @@ from .costs import picture as cost_picture
 from .results import BoardResults, mean_cell, plateau_table, ranking_table
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
-# Searches that are no boards: docs/recurrent.md has the table of this one.
+# Searches that are not boards: docs/recurrent.md has the table of this one.
 NO_BOARDS = ("recurrent",)
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
 NUM_OMITTED = 3
@@ -81,7 +81,7 @@ def chapters(
         about = ABOUT
         left_out = not_timed(board)
         if cost_picture(board) and left_out:
-            about += f" Not in the picture, since they were not timed with the others: {', '.join(left_out)}."
+            about += f" Missing from the picture because they were not timed with the others: {', '.join(left_out)}."
         board_chapters.append(Chapter(title, about, tables(board), files))
     return board_chapters
 
@@ -129,9 +129,9 @@ def _short_caption(board: BoardResults, cost: str) -> str:
     """Explain the columns, and list the scores of CUR by selection."""
     caption = (
         "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of every control. "
-        "score has a 95 % t interval, IQM (interquartile mean) a 95 % bootstrap interval, which is too narrow with few "
-        "seeds; tasks ± standard deviation. "
-        f"solved: seeds of at least {100 * SOLVED:.0f}. {cost.replace(', ', ': ', 1)}."
+        "score: mean with a 95 % t interval. IQM: interquartile mean with a 95 % bootstrap interval, which is too "
+        "narrow with few seeds. Tasks: mean ± standard deviation. "
+        f"solved: number of seeds that score at least {100 * SOLVED:.0f}. {cost.replace(', ', ': ', 1)}."
     )
     # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []

@@ -30,9 +30,9 @@ ABOUT = (
     "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds with a 95 % t interval over the seeds of "
     "each task, and interquartile mean (IQM, the middle half of the runs) with a 95 % bootstrap interval stratified by "
     "task, which is too narrow with few seeds. A failed seed counts as chance, or as the best constant answer if that "
-    f"is lower. Solved: seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and "
-    "against the control with the highest score, which may have another block than the mechanism, with Holm's "
-    "correction."
+    f"is lower. Solved: seeds that score at least {100 * SOLVED:.0f}; p: permutation test within tasks against "
+    f"{EXACT} and against the control with the highest score, whose block may differ from the mechanism's, with "
+    "Holm's correction."
 )
 # A run has left the plateau from this normalised validation score on.
 PLATEAU = 0.2

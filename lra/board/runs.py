@@ -145,7 +145,7 @@ class Board:
             for mechanism, first in duplicates.items():
                 duplicate = (mechanism, recipe)
                 self.entries = [entry for entry in self.entries if (entry.mechanism, entry.recipe) != duplicate]
-                lines.append(f"{mechanism} on {recipe}: = {first} here")
+                lines.append(f"{mechanism} on {recipe}: skipped, computes the same as {first}")
         return lines
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
@@ -295,6 +295,6 @@ class Board:
             trial_runs = plural(len(trials), "run")
             yield (
                 f"  left: {trial_runs} for the rates and {len(left) - len(trials)} at the chosen ones, more if a "
-                f"search continues outside; time one after the other: {duration(left, self.at_once)}"
+                f"search goes beyond its grid; time one after the other: {duration(left, self.at_once)}"
             )
             yield disk(left, options)

@@ -215,7 +215,7 @@ def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
 
 
 def fewer_tokens_than_budget(experiment: Experiment) -> bool:
-    """With fewer real tokens than ``count`` or ``landmarks``, a budget of exactly these tokens gives the same."""
+    """With fewer real tokens than ``count`` or ``landmarks``, a budget of that many tokens gives the same result."""
     module = block(experiment)
     budgets = [key for key in ("count", "landmarks") if experiment.attn.get(key) is not None]
     # A mechanism without a token budget only has to stay finite.

@@ -199,7 +199,7 @@ def _option_kinds(section: type[BaseModel]) -> dict[str, Any]:
 
 
 def _option_names(section: type[BaseModel]) -> set[str]:
-    """The names that a configuration may use; ``repr=False`` marks fields that are no options."""
+    """The names that a configuration may use; ``repr=False`` marks fields that are not options."""
     return {field.alias or key for key, field in section.model_fields.items() if field.repr}
 
 

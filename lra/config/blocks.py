@@ -86,7 +86,7 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
 
 
 def check(*, model: Model, attn: Target, block: Target) -> None:
-    """Raise ValueError if the mechanism is no class, or does not go with the block or the positions of the model."""
+    """Raise ValueError if the mechanism is not a class, or does not go with the block or the positions of the model."""
     mechanism_class = attn.function
     block_class = block.function
     if not inspect.isclass(mechanism_class):

@@ -91,8 +91,8 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
     # Several values without -m; Hydra quotes the argument.
     if text.startswith("Ambiguous value for argument"):
         argument = text.split("'")[1]
-        return f"{argument}: several values need -m, which makes one run of each; quote a value that contains a comma"
-    # A word that is no option.
+        return f"{argument}: several values need -m, which starts a run for each; quote a value that contains a comma"
+    # A word that is not an option.
     if "missing EQUAL" in text:
         argument = text.split("'")[1]
         return f"{argument}: an option has the form <name>=<value>, such as task=listops"
@@ -137,7 +137,7 @@ def _unknown_option(key: str, parent: Mapping) -> str:
             kinds, _ = targets.options_of(function)
             keys |= kinds.keys()
         if name in keys:
-            return f"{key} is not in the yaml of {section}, but an option of {path}: add it by +{key}=<value>"
+            return f"{key} is not in the yaml of {section} but is an option of {path}: add it with +{key}=<value>"
     return unknown_key(name, keys, section)
 
 

@@ -293,7 +293,7 @@ class Experiment(MechanismOptions, TaskOptions):
         options = self.to_dict()
         tree = {section: options[section] for section in _CHOICES}
         flat = flatten(tree | {"provenance": provenance})
-        # Where files are decides nothing: their content is in the provenance.
+        # Paths of files do not affect the result: the provenance has the content of the files.
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:
                 flat[f"source.{option}"] = None

@@ -43,7 +43,7 @@ class Options(Section):
     """
 
     conf: ClassVar[str]  # name of the yaml in the folder conf
-    unread: ClassVar[tuple[str, ...]] = ()  # keys of it that are no options of the command itself
+    unread: ClassVar[tuple[str, ...]] = ()  # keys of it that are not options of the command itself
 
     command_overrides: list[str] = Field([], repr=False)  # repr=False: no option
     data_overrides: list[str] = Field([], repr=False)
@@ -71,7 +71,7 @@ class Options(Section):
 
         Raises:
             ValueError: an option is unknown or missing or has an invalid value, options do not go together, or the
-                label is no valid name.
+                label is not a valid name.
         """
         cls.check_unresolved(to_tree(config))
         groups = hydra_config.runtime.choices
@@ -174,7 +174,7 @@ def _build_label(tree: dict[str, Any], overrides: list[str], groups: Mapping[str
         conf: name of the command's yaml.
 
     Raises:
-        ValueError: a key of ``label_keys`` does not exist, or the label is no valid name of a folder.
+        ValueError: a key of ``label_keys`` does not exist, or the label is not a valid folder name.
     """
     text = groups["attn"]
     options = flatten(tree["attn"])

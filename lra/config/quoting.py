@@ -85,7 +85,7 @@ def escape(argument: str) -> str:
         ValueError: a group has a list as its value, which Hydra would read as something else.
     """
     key, equals, value = argument.partition("=")
-    # A flag of Hydra, such as --config-dir=<folder>, is no override.
+    # A flag of Hydra, such as --config-dir=<folder>, is not an override.
     if argument.startswith("-") or not equals or not _KEY.fullmatch(key):
         return argument
     group = key.lstrip("+~")

@@ -34,7 +34,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 def absent() -> Any:
-    """The default of an option that may be left out, so that its value is None, but that refuses null."""
+    """Default of an option that may be omitted (its value is then None) but must not be set to null."""
     return Field(None)
 
 
@@ -65,7 +65,7 @@ Cosine = Annotated[
     Field(description="two steps, [0,90]"),
 ]
 # ``passed``: arguments that ``blocks``, ``experiment``, the classifier (to its head) and ``lra.train.trainer`` pass, so
-# that they are no options.
+# that they are not options.
 Attn = Annotated[
     Target,
     Constructor(
@@ -106,14 +106,14 @@ class Model(Section):
 
     def check(self) -> None:
         if not self.head_dim and self.dim % self.heads:
-            raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
+            raise ValueError(f"model.heads must divide model.dim {self.dim}, got {self.heads}; or set model.head_dim")
         if self.embed and self.positions == "none" and self.embed.get("positions", True):
             kinds, _ = options_of(self.embed.function)
             if "positions" in kinds:
                 # Hydra adds an option that the configuration does not have only with a plus.
                 plus = "" if "positions" in self.embed.options else "+"
                 remedy = f"add {plus}model.embed.positions=false"
-                raise ValueError(f"model.positions=none does not reach model.embed; {remedy}")
+                raise ValueError(f"model.positions=none has no effect on model.embed; {remedy}")
 
 
 def nearest_divisor(number: int, value: int) -> int:
@@ -148,7 +148,7 @@ class Optim(Section):
 
     def check(self) -> None:
         if self.micro_batch and self.batch % self.micro_batch:
-            raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
+            raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, got {self.micro_batch}")
         if self.cosine and self.schedule != "cosine":
             raise ValueError(f"optim.cosine must be null with optim.schedule={self.schedule}, not {self.cosine}")
         if self.warmup_power != 1 and self.schedule == "one_cycle":
@@ -157,7 +157,7 @@ class Optim(Section):
         faults: list[str] = []
         remedies: list[str] = []
         if self.steps % self.eval_every:
-            faults.append(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
+            faults.append(f"optim.eval_every must divide optim.steps {self.steps}, got {self.eval_every}")
             remedies.append(f"optim.eval_every={nearest_divisor(self.steps, self.eval_every)}")
         # The one-cycle schedule of torch divides by warmup - 1 and by steps - warmup.
         if self.warmup and not 2 <= self.warmup < self.steps:

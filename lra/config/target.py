@@ -79,7 +79,7 @@ def parse(tree: Any, *, name: str, partial: bool = True, passed: Collection[str]
         tree: ``_target_`` and options.
         name: name of the section, for messages.
         partial: True if the call is completed later, once the rest of its arguments is known.
-        passed: arguments that are passed at that time, so they are no options.
+        passed: arguments that are passed at that time, so they are not options.
         extra: options that the function does not take, with their types.
 
     Raises:

@@ -81,7 +81,7 @@ class Workers:
         if self._outcome(number).exists():
             return
         (self.folder / f"{number}.title").write_text(title)
-        # The forked process notices the end of this worker by the pipe, of which only the worker has the writing end.
+        # A pipe tells the forked process that this worker has ended: only the worker holds its writing end.
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:

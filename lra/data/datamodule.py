@@ -56,9 +56,9 @@ class TaskData(L.LightningDataModule):
         eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
             ``length``. ``none`` pads as ``batch`` does, for a model that packs the sequences or encodes groups of
-            similar lengths. ``compact`` is ``batch`` after the order-preserving removal of the tokens ``masked_id``,
-            if it is set: real tokens first, with positions.
-        mask: False: no mask, so that padding counts as tokens.
+            similar lengths. ``compact`` removes the tokens ``masked_id``, if it is set, keeps the others in their
+            order, and then pads as ``batch`` does; batches have ``positions``.
+        mask: whether batches have a mask; without it, padding counts as tokens.
         seed: seed of the order of the training examples.
     """
 

@@ -17,9 +17,9 @@ from ..console import is_main_process, log
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10
-# Seconds of reading above which its speed is logged.
+# The reading speed is logged if reading takes longer than this many seconds.
 SLOW = 2.0
-# Seconds before the progress of work that is usually short is shown.
+# Delay in seconds before progress is shown, for work that is usually short.
 DELAY = 0.5
 # Bytes that are read at a time.
 BLOCK = 2**22

@@ -71,8 +71,8 @@ class Source(ABC):
             ``load``.
         manual: whether the user has to provide files.
         towers: sequences per example.
-        locations: constructor arguments that say where files are. They are not part of a run's identity, which has the
-            content of the files.
+        locations: constructor arguments that say where files are. They are not part of a run's identity, which depends
+            on the contents of the files instead.
 
     Attributes:
         root: folder of all data, set by ``at``.
@@ -101,7 +101,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """Every argument that influences the bytes, as JSON values; the number of workers does not."""
+        """All arguments that influence the stored bytes, as JSON values; the number of workers is not one of them."""
 
     def use_release(self, release: Path) -> None:  # noqa: B027 most sources have no files there
         """Use the files of a folder with the official files of all tasks, unless the source has other files."""
@@ -169,7 +169,7 @@ class Source(ABC):
     def prepare(self, root: Path | str, *, workers: int | None = None, force: bool = False) -> Path:
         """Make the data set unless it exists.
 
-        Of several processes one prepares and the others wait for it.
+        If several processes call this at once, one of them prepares the data and the others wait.
 
         Args:
             root: folder of all data.
@@ -194,7 +194,7 @@ class Source(ABC):
         return folder
 
     def _make(self, folder: Path, workers: int) -> None:
-        # Remove what a process left that died: a live one would hold the lock.
+        # Remove what a process that died left behind; a live process would hold the lock.
         pattern = f"{glob.escape(folder.name)}.tmp-*"
         for leftover in folder.parent.glob(pattern):
             shutil.rmtree(leftover)

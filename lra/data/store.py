@@ -35,7 +35,7 @@ META = "meta.json"
 SUMS = "SHA256SUMS"
 RAW = "raw.json"
 PARTS = ("tokens", "offsets", "labels")
-# Size in bytes up to which the sha256 of a file of tokens is compared whenever it is opened, in a fifth of a second.
+# Token files of at most this many bytes are checked against their sha256 whenever they are opened (in 0.2 s).
 HASHED = 2**26
 
 
@@ -89,7 +89,7 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
     if sums.is_file():
         expected_sums = checksums(folder, meta["files"])
         if content(sums) != expected_sums:
-            raise Unreadable(f"its sha256 is not the one in {SUMS}")
+            raise Unreadable(f"its sha256 does not match {SUMS}")
     for name, entry in meta["files"].items():
         path = folder / name
         size = path.stat().st_size
@@ -192,7 +192,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _check_sha(path: Path, entry: dict[str, Any], sha256: str) -> None:
     if sha256 != entry["sha256"]:
-        raise StoreError(f"{path} is damaged: its sha256 is not the one written")
+        raise StoreError(f"{path} is damaged: its sha256 does not match {META}")
 
 
 def verify(folder: Path) -> None:

@@ -104,14 +104,14 @@ def write(
         splits: chunks by the name of their split, each consumed once and in order.
         provenance: the source's name, version and arguments, compared by ``load``.
         towers: sequences of an example.
-        raw: path and state of the user's files, which are no part of the provenance; None for no raw.json.
+        raw: path and state of the user's files, which are not part of the provenance; None for no raw.json.
         check: called when the splits are written; an error that it raises discards them.
 
     Raises:
         OSError: the disk is full or cannot be written.
         ValueError: chunks do not fit together, a dtype cannot be stored, or a split has no token.
     """
-    # Not tempfile.mkdtemp: its mode 0700 would survive the rename and lock others out of a shared data folder.
+    # tempfile.mkdtemp is avoided: its mode 0700 would survive the rename and lock others out of a shared data folder.
     suffix = f"{os.getpid()}-{os.urandom(4).hex()}"
     work = folder.with_name(f"{folder.name}.tmp-{suffix}")
     try:
@@ -126,7 +126,7 @@ def write(
         description = json.dumps(meta, indent=1)
         (work / META).write_text(description, encoding="utf-8")
         (work / SUMS).write_bytes(checksums(work, files))
-        # Not in meta.json, so that the same data from another place have the same checksums.
+        # raw.json is not part of meta.json, so that the same data from another place have the same checksums.
         if raw is not None:
             (work / RAW).write_text(json.dumps(raw, indent=1), encoding="utf-8")
         # The contents must be on the disk before the folder has its name.

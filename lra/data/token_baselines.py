@@ -1,8 +1,8 @@
 """Baselines that need no mixing of tokens: a bag of tokens, and the first tokens alone.
 
-The bag-of-tokens baseline is a classifier of how often each token occurs, which does not know where. ``lra data
-baselines`` and boards fit it once per data set and way of reading it; its scores are cached below the root of the
-data. The first-tokens baseline is a table of the most frequent answers.
+The bag-of-tokens baseline classifies a sequence by how often each token occurs in it, whatever the positions. ``lra
+data baselines`` and boards fit it once for each data set and way of reading it; its scores are cached below the root of
+the data. The first-tokens baseline is a table of the most frequent answers.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from .source import Source
 
 # Version of the classifier and its training, a part of the checksum that names the cache file.
 VERSION = 1
-# Training examples that are fitted, and examples whose tokens are counted at a time.
+# Maximum number of training examples that are fitted, and number of examples whose tokens are counted at a time.
 MAX_FITTED = 20_000
 CHUNK = 256
 # Training: width of the hidden layer, batch size, epochs per learning rate.
@@ -42,7 +42,7 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    # Version 0.2.0 fitted the first examples of files too: another name, so that its cached scores are not read.
+    # For files, version 0.2.0 fitted the first examples. A new file name keeps its cached scores from being read.
     if not _is_shuffled(data.source):
         options["fitted"] = "drawn"
     identity = options | {"source": data.source.provenance}
@@ -146,7 +146,7 @@ def _fit_epoch(
 
 
 def fitted_examples(data: TaskData, split: str) -> Tensor:
-    """Return the numbers of the examples that are counted: of a large training set ``MAX_FITTED``, else all."""
+    """Return the indices of the examples that are counted: all, or ``MAX_FITTED`` of a larger training set."""
     num_examples = len(data.splits[split])
     if split != "train" or num_examples <= MAX_FITTED:
         return torch.arange(num_examples)
@@ -162,7 +162,7 @@ def _is_shuffled(source: Source) -> bool:
 
 
 def features(data: TaskData, split: str, vocab: int) -> Tensor:
-    """Count the real tokens of the examples of a split; of a large training set the ones in ``fitted_examples``.
+    """Count the real tokens of those examples of a split that ``fitted_examples`` returns.
 
     Args:
         data: set up; sequences of token ids.

@@ -133,7 +133,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
     weights = atomic.digest(run.weights)
     previous = find_result(run)
     if previous and (previous.weights, previous.data) == (weights, fresh.digest):
-        log(f"{title}: {summary(previous)}, scored before")
+        log(f"{title}: {summary(previous)}, already scored")
         return previous
 
     # Score with the precision, the padding and the batch size of the training; batch= overrides the last one.

@@ -202,5 +202,5 @@ def _checked(options: dict, where: str) -> dict:
     """Return options. Raises ValueError for an unknown one; ``where`` says where it was set."""
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:
-        raise ValueError(f"{where}: no option {', '.join(unknown)}; there is {', '.join(OPTIONS)}")
+        raise ValueError(f"{where}: unknown option {', '.join(unknown)}; valid options are {', '.join(OPTIONS)}")
     return options

@@ -31,11 +31,11 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 def _check_folder_name(text: str) -> str:
     if not is_name(text) or "${" in text:
-        raise ValueError(f"{text!r} is not a name of a folder")
+        raise ValueError(f"{text!r} is not a valid folder name")
     return text
 
 
-# A name in a record becomes a folder and part of a configuration, so it is no path and interpolates nothing.
+# A name in a record becomes a folder and part of a configuration, so it is not a path and interpolates nothing.
 FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
@@ -89,7 +89,7 @@ def check_seed(path: Path, seed: int) -> None:
     """Raise ValueError if a file with a seed lies in the directory of another seed."""
     folder = path.absolute().parent.name
     if folder.startswith("seed-") and folder != f"seed-{seed}":
-        raise ValueError(f"{path} is of seed {seed}; move it to its own folder, or delete it to make it again")
+        raise ValueError(f"{path} belongs to seed {seed}; move it to its own folder, or delete it and run again")
 
 
 def validated(kind: type[T], text: bytes) -> T:
@@ -117,7 +117,7 @@ def verify(path: Path, copy: Path | None = None) -> None:
     """
     expected = listed(path)
     if expected and atomic.digest(copy or path) != expected:
-        raise Unreadable("its sha256 is not the one in the record.json or pretrain.json of its folder")
+        raise Unreadable("its sha256 does not match the record.json or pretrain.json of its folder")
 
 
 def listed(path: Path) -> str | None:
@@ -174,12 +174,13 @@ def _parse_tree(text: bytes) -> dict[str, Any]:
         tree = json.loads(text)
         form = tree.get("form")
     except (ValueError, AttributeError) as error:
-        raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
+        raise Unreadable(f"it is not a JSON object: {str(error)[:100]}") from None
     if form != FORM:
-        raise Unreadable(f"format {form} instead of {FORM}: another version made it, below 0.2 without a number")
+        reason = "another version wrote it; versions before 0.2 wrote no format number"
+        raise Unreadable(f"format {form} instead of {FORM}: {reason}")
     expected = tree.pop("sha256", None)
     if expected not in (None, _digest(tree)):
-        raise Unreadable("its sha256 is not the one in it")
+        raise Unreadable("its contents do not match its sha256")
     return tree
 
 

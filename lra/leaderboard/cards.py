@@ -126,7 +126,7 @@ def options(mechanism: MechanismFacts) -> str:
     if mechanism.block:
         rows.insert(0, f"| `block` | {mechanism.block} |")
     if not rows:
-        return "## Options\n\nIt has none."
+        return "## Options\n\nThis mechanism has no options."
     return "\n".join(["## Options", "", "| option | default |", "| --- | --- |", *rows])
 
 
@@ -142,7 +142,7 @@ def results(name: str) -> str:
         if scores:
             items.append(f"* {study}: {'; '.join(scores)}")
     if not items:
-        return "## Results here\n\nNo run of it is published."
+        return "## Results here\n\nNo runs of this mechanism are published."
     return "\n".join(["## Results here", "", *items])
 
 

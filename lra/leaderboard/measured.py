@@ -22,7 +22,7 @@ from .lines import LeaderboardLine, Score, Status, group_of, mechanism_of
 # The repository, relative to the page in docs.
 ROOT = ".."
 # Remark on a task whose data are not the official files.
-OTHER_FILES = "on other files than the official ones"
+OTHER_FILES = "on files other than the official ones"
 
 
 @dataclass

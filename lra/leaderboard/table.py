@@ -60,8 +60,8 @@ lra leaderboard write=true   # writes this page and the index of docs/mechanisms
 
 How to read the table:
 
-* **mean of 5** is recomputed over ListOps, Text, Retrieval, Image and Pathfinder. Printed averages do not compare: some
-  count a missing Path-X or each FAIL as 50, some as 0, some leave it out (column *averaged over*).
+* **mean of 5** is recomputed over ListOps, Text, Retrieval, Image and Pathfinder. Printed averages are not comparable:
+  some count a missing Path-X or each FAIL as 50, some as 0, some leave it out (column *averaged over*).
 * Papers that repeat the same numbers share a row. Different numbers for the same model are in adjacent rows.
 * Rows with n (seeds) are *verified* or *reported*. (+k): k failed seeds, excluded from the mean. collapsed k/n: k of n
   seeds give every example the same answer; the mean includes them.

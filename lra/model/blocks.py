@@ -20,7 +20,7 @@ from .dropout import Dropout
 from .multihead import Multihead
 from .norm import Norm, make_norm
 
-# Names of the code of S5.
+# Names as in the S5 code.
 Activation = Literal["full_glu", "half_glu1", "half_glu2"]
 Gelu = Literal["exact", "tanh"]
 
@@ -82,7 +82,8 @@ class GLU(Checked, nn.Module):
         hidden: unused; ``PreNorm`` has an MLP of this width.
         dropout: dropout rate of GELU(y) and of GLU(y).
         norm: name of a normalisation in ``lra.model.norm``.
-        prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
+        prenorm: whether the norm comes first, y = mixer(norm(x)). False: y = mixer(x), and norm(x + dropout(GLU(y))) is
+            the output, as in S4 on ListOps and Image.
         tied: whether all positions of a sequence share one dropout mask.
         activation: activation function. With g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g)
             (``half_glu1``) or y σ(W g) (``half_glu2``); each W is a Linear d -> d.

@@ -31,8 +31,8 @@ class TokenEmbedding(Checked, nn.Module):
         std: standard deviation of the normal initialisation of both tables; None for d^-1/2.
         bound: initialise both tables uniformly between -bound and bound instead; None for the normal one.
         positions: whether there is a position table; without it only the mechanism knows the order of the tokens.
-        padding: the vector of id 0: ``learned`` as any other, ``constant`` at its initial value, or ``zero``, initially
-            and always.
+        padding: the vector of id 0. ``learned``: trained like any other. ``constant``: stays at its initial value.
+            ``zero``: stays zero.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PixelEmbedding(nn.Module):
 
 
 class FeatureEmbedding(nn.Module):
-    """A linear map of float features, as PSF-Attn has for Adding, then dropout.
+    """A linear map of float features, as in PSF-Attn's model of Adding, then dropout.
 
     With ``positions``, the vector of a learned table of ``length`` positions is added. Its initial standard deviation
     is 0.02, as in ``TokenEmbedding``.

@@ -77,7 +77,7 @@ class BatchNorm(nn.BatchNorm1d):
         is_shared = dist.is_initialized() and dist.get_world_size() > 1
         tokens = x
         if mask is not None:
-            # Zeros instead of a selection of the real tokens, whose number a GPU would have to report to the host.
+            # Set padding to zero: selecting the real tokens would make the GPU report their number to the host.
             is_padding = ~mask[..., None]  # (N,L,1)
             tokens = x.masked_fill(is_padding, 0)
         if self.training and (is_shared or mask is not None):
@@ -135,7 +135,7 @@ Norm = Literal["layer", "scale", "rms", "batch"]
 
 
 def make_norm(kind: Norm, dim: int, *, momentum: float = 0.1) -> nn.Module:
-    """Make the normalisation of a name.
+    """Make a normalisation by its name.
 
     Args:
         kind: name.

@@ -59,8 +59,8 @@ def pool_tokens(
     Args:
         x: token vectors.
         mask: real tokens.
-        positions: positions of the tokens after compaction, read for pool=flatten only; None for 0 .. L-1. With the
-            learned vector of pool=class they are one fewer than the vectors.
+        positions: positions of the tokens after compaction, used by pool=flatten only; None for 0 .. L-1. With
+            pool=class there is one position fewer than vectors, because the learned vector has none.
         pool: rule, see ``lra.model.classifier.Classifier``.
         length: maximum sequence length.
 

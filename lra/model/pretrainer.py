@@ -88,7 +88,7 @@ class Pretrainer(nn.Module):
             assert holes is not None
             x = x + holes[..., None] * self.hole.to(x.dtype)
 
-        # The encoder of the classifier. Unlike there, the residual stream stays in float32 under autocast.
+        # Apply the classifier's blocks. Unlike in the classifier, the residual stream stays in float32 under autocast.
         memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)

@@ -112,7 +112,7 @@ def attend_blocks(
     has_key = allowed.any(-1, keepdim=True)
     allowed = allowed | ~has_key
     if allowed.shape[:2] == (1, 1):
-        # Blocks stand where torch expects heads, so all examples and heads share one mask.
+        # torch's head dimension holds the blocks here, so that all examples and heads share one mask.
         q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (N H,B,.,.)
         shared = allowed[0]
         out = F.scaled_dot_product_attention(q, k, v, shared, scale=scale)

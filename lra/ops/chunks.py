@@ -53,7 +53,7 @@ def _boundary_states(decay: Tensor, increments: Tensor, reverse: bool) -> Tensor
     if reverse:
         order.reverse()
     for chunk, later in itertools.pairwise(order):
-        # Not addcmul, which rounds once: published runs were computed with two roundings.
+        # addcmul would round once; published runs were computed with two roundings.
         torch.mul(chunk_decays[chunk], chunk_states[chunk], out=chunk_states[later])
         chunk_states[later].add_(chunk_increments[chunk])
     return states
@@ -90,8 +90,8 @@ _boundary_states.register_autograd(_boundary_states_backward, setup_context=_sav
 def chunk_size(chunk: int, length: int) -> int:
     """Return ``chunk``, or the length of a shorter sequence.
 
-    Not min(): while torch.compile traces, a minimum stays an expression of the length in every size, which its code
-    generator cannot always compare.
+    min() is avoided: under torch.compile it would turn every size into an expression of the length, and the code
+    generator cannot always compare such expressions.
     """
     if length < chunk:
         return length

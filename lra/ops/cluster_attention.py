@@ -89,7 +89,7 @@ def corrected_attention(
 ) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H c E"]]:
     """Compute C v̄ + S g and R v in O(L c (D + E)) time.
 
-    h is the mean squared distance from a real query to the nearest selected one, at least a bound for rounding errors.
+    h is the mean squared distance from a real query to the nearest selected one, bounded below for rounding errors.
 
     Args:
         q, k, v: queries, keys and values.
@@ -240,7 +240,7 @@ def bandwidth(
     mask: Bool[Tensor, "N L"] | None,
     query_mask: Bool[Tensor, "N H c"] | None,
 ) -> Float[Tensor, "N H 1 1"]:
-    """Compute the mean squared distance of real queries to the nearest selected one, at least its rounding error."""
+    """Compute the mean squared distance of real queries to the nearest selected one, clamped at its rounding error."""
     index = nearest(q, q_I, query_mask)  # (N,H,L,1)
     index = index.expand(-1, -1, -1, q.shape[-1])
     nearest_q = q_I.gather(2, index)  # (N,H,L,D)

@@ -65,8 +65,8 @@ def cur(
         q, k, v: queries, keys and values; N = 1 and L = T for packed sequences.
         mask: real tokens, None for packed sequences.
         options: see ``CUROptions``.
-        layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, without a
-            bias, not with score=farthest. None of this is checked.
+        layout: ``VarlenLayout`` if the sequences are packed. Each sequence must then have at least ``count`` tokens,
+            and impl=sdpa, bias=None and a score other than farthest are required. None of this is checked.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
         bias: a position bias, evaluated only for the entries of C, U and R; not with ``triton*``.
 
@@ -190,8 +190,8 @@ def cur_attention(
 ) -> Float[Tensor, "N H L E"]:
     """Compute CUR attention with the arguments of torch's scaled_dot_product_attention.
 
-    Differences from torch: queries and keys belong to the same L tokens with H heads each, outputs of padded queries
-    have no meaning, and there is neither dropout nor a causal form.
+    Differences from torch: queries and keys belong to the same L tokens with H heads each, the outputs of padded
+    queries are undefined, and neither dropout nor a causal form is supported.
 
     Args:
         query, key: (N,H,L,D).

@@ -3,13 +3,14 @@
 One decay per head: RetNet, Mamba-2, Hydra, LION, and causal Based with decay 1. One per key channel: GLA, HGRN2.
 
 With decays per channel the score of query i and key j of a chunk is Σ_d q_id k_jd exp(G_id - G_jd), where G is the
-cumulative sum of the logarithmic decays. As a product exp(G_id) exp(-G_jd) its second factor overflows. For queries of
-the right half and keys of the left half of a segment, both refer to the last position p of the left half:
+cumulative sum of the logarithmic decays. Written as exp(G_id) exp(-G_jd), the second factor overflows. Instead, for
+queries in the right half of a segment and keys in its left half, both factors are taken relative to p, the last
+position of the left half:
 
     exp(G_i - G_j) = exp(G_i - G_p) exp(G_p - G_j),   both at most 1.
 
-So the chunk is halved again and again, and at each level the scores of right queries and left keys are one batched
-product. The log2 C levels have C (C - 1) / 2 scores in all: each pair below the diagonal once.
+So each chunk is halved recursively, and at each level the scores of right queries and left keys are one batched
+product. The log2 C levels compute C (C - 1) / 2 scores in all: each pair below the diagonal once.
 """
 
 import torch
@@ -35,7 +36,7 @@ def scalar_decay_attention(
 ) -> Float[Tensor, "N H L E"]:
     """Compute S_t = exp(g_t) S_(t-1) + k_t v_tᵀ and o_t = scale q_tᵀ S_t in float32 at least.
 
-    All exponents are sums of g over consecutive tokens, so at most 0. O(L C (D + E) + L D E) time for each head, with
+    All exponents are sums of g over consecutive tokens, so at most 0. O(L C (D + E) + L D E) time per head, with
     chunks of C tokens.
 
     Args:
@@ -149,7 +150,7 @@ def channel_decay_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     length = q.shape[2]
-    # A power of two for a short sequence too.
+    # Keep the chunk a power of two for a short sequence too.
     while chunk > 1 and chunk // 2 >= length:
         chunk //= 2
     q = split_blocks(q * scale, chunk, 2)  # (N,H,B,C,D)

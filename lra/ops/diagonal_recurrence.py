@@ -107,7 +107,7 @@ def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> F
         previous = states[:, :, t - 1]
         torch.addcmul(now, decay[:, :, t], previous, out=now)
 
-    # Between blocks: the state in front of each one.
+    # Between blocks: the state before each one.
     since_start = log_decay.cumsum(2).exp()
     block_decay = since_start[:, :, -1]  # (N,B,P)
     block_end = states[:, :, -1]
@@ -117,7 +117,7 @@ def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> F
         carries.append(carry)
         carry = block_decay[:, block] * carry + block_end[:, block]
 
-    # Each token adds the state in front of its block, decayed.
+    # Each token adds the decayed state from before its block.
     carried = torch.stack(carries, dim=1)[:, :, None]  # (N,B,1,P)
     states = states + since_start * carried
     states = states.flatten(1, 2)

@@ -29,7 +29,8 @@ def linear_attention(
         q, k: features φ(q), φ(k) without the offset.
         v: values. Like the features they must be finite at masked positions.
         mask: real tokens; None if all are real.
-        floor: smallest denominator, as a mean over the keys, which makes its effect independent of their number.
+        floor: lower bound on the denominator divided by the number of real keys, so that its effect does not depend on
+            that number.
         offset: constant that is added to every feature of queries and keys.
 
     Returns:
@@ -67,7 +68,7 @@ def unit_exp(exponents: Float[Tensor, "N H L F"], dim: int | tuple[int, ...]) ->
 class _Quotient(torch.autograd.Function):
     """Compute [a, b] = (q + offset) state and a / max(b, floor), zero where ``is_empty``.
 
-    The derivative of a quotient, written out, reads and writes half as much as the derivatives of its operations.
+    The explicit derivative of the quotient needs half the memory traffic of autograd through its operations.
     """
 
     @staticmethod

@@ -31,7 +31,7 @@ def newton(
     are damped. ``init`` chooses α for each matrix, with ||.||_1 the largest column sum:
 
     ``soft``    α = 0.9 · 2 / ||m||_1², as in the released SOFT, together with ridge = 0.01
-    ``paper``   α = 2 / ||X||_1², halved until ||I - α X X||_1 <= 1 (one X is missing in print)
+    ``paper``   α = 2 / ||X||_1², halved until ||I - α X X||_1 <= 1 (the paper prints only one X)
     ``softpp``  the same with 1.01 instead of 1, as in the released SOFT++ (there with one α for a whole batch)
 
     If X X is not diagonally dominant, no α meets the bound 1, and only small α meet 1.01. So there are at most 10

@@ -77,7 +77,7 @@ def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def is_slow_fused(x: Tensor) -> bool:
-    """Whether attention with few queries or few keys materialises its map, which is faster: in bfloat16 on a CPU.
+    """Whether the fused kernel is slower than a materialised map for few queries or few keys: bfloat16 on a CPU.
 
     CPU time in ms of the forward and backward pass of the two thin products of ``landmark_product``: 32 sequences of
     n = 512, 1024, 2048 tokens, 2 heads of width 32, 64 landmarks, one thread of a processor with avx512_bf16, medians

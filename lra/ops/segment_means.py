@@ -8,7 +8,7 @@ from .precision import full_precision
 
 
 def argsort_valid_first(mask: Bool[Tensor, "N L"]) -> Int[Tensor, "N L"]:
-    """Order positions so that the real ones come first, both groups in their order."""
+    """Sort positions so that the real ones come first; each group keeps its order."""
     # ONNX has no stable sort, so the rank of each position is counted instead.
     real_rank = mask.cumsum(-1)
     num_real = mask.sum(-1, keepdim=True)  # (N,1)
@@ -51,7 +51,7 @@ def segment_means(
     is_used = numbers < num_segments  # (N,count)
 
     if mask.device.type == "cpu":
-        # The number ``count`` collects the padding.
+        # Padding goes to an extra segment, number ``count``.
         segment = segment.masked_fill(~mask, count)
         return [_scattered_means(x, segment, count) for x in tensors], is_used
 
@@ -87,7 +87,7 @@ def _scattered_means(
     sums = x.new_zeros(N * H * num_bins, D)
     sums = sums.index_add(0, index, tokens)
 
-    # The last bin, of the padding, is left out.
+    # Leave out the last bin, which collects the padding.
     sums = sums.view(N, H, num_bins, D)[:, :, :count]
     divisor = sizes[:, None, :count, None].clamp(min=1)  # (N,1,count,1)
     return sums / divisor

@@ -66,9 +66,10 @@ def select(
         q, k: queries and keys; Nq = N, or Nq = 1 and L = T for packed sequences.
         options: see ``SelectionOptions``.
         mask: real tokens, None for packed sequences.
-        layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
-        draw: random numbers of score=random, for I and J, each head and each position up to the maximum length, the
-            same for every example; None draws new ones for every example.
+        layout: ``VarlenLayout`` if the sequences are packed; each must have at least count tokens. score=farthest is
+            not supported.
+        draw: random numbers for score=random, one per side (I, J), head and position up to the maximum length, shared
+            by all examples; None draws new ones for every example.
         fused: whether one Triton launch computes the scores ``sum``, ``abs`` or ``embed`` of queries and keys; ignored
             with a layout.
 

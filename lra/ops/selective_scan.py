@@ -11,7 +11,7 @@ from .diagonal_recurrence import scan
 from .precision import full_precision
 from .untraced import untraced
 
-# The forward pass stores the state in front of each block, and the backward pass recomputes the others block by block.
+# The forward pass stores the state before each block, and the backward pass recomputes the others block by block.
 # With blocks of 32 tokens that is O(d n (L / 32 + 32)) memory instead of O(d n L).
 BLOCK = 32
 # On a GPU, where every step of Python is a kernel launch, blocks are longer: the states of a block have at most this
@@ -85,7 +85,7 @@ def _scan_in_groups(
 class _SelectiveScan(torch.autograd.Function):
     """The scan from left to right. Inside, time is the first dimension: x[t] is a step.
 
-    The forward pass keeps the state in front of each block. The backward pass goes through the blocks from last to
+    The forward pass keeps the state before each block. The backward pass goes through the blocks from last to
     first: it runs a block again from that state, which gives every h_t, then takes the adjoint λ_t = dL/dh_t from the
     end of the block to its start. h_t is a d x n matrix, u_t and Δ_t have d entries, C_t and B_t have n; products with
     exp(Δ_t A) are entry by entry. From h_t = exp(Δ_t A) h_(t-1) + Δ_t u_t B_tᵀ and y_t = h_t C_t:
@@ -120,7 +120,7 @@ class _SelectiveScan(torch.autograd.Function):
         # The gradient that the next block passes to the last state of a block.
         from_next_block = torch.zeros_like(ctx.starts[0])
         for first in reversed(range(0, u.shape[1], ctx.block)):
-            # Run the block again from the state in front of it.
+            # Run the block again from the state before it.
             start = ctx.starts[first // ctx.block]
             u_block, delta_block, B_block, C_block, grad_block = _time_first(first, ctx.block, u, delta, B, C, grad)
             decays, states = _block_states(start, u_block, delta_block, A, B_block)

@@ -1,4 +1,4 @@
-"""Linear attention with a decay per key channel: GLA, HGRN2. RWKV-6 has this state and another output.
+"""Linear attention with a decay per key channel: GLA, HGRN2. RWKV-6 has the same state but a different output.
 
     S_t = diag(exp(g_t)) S_(t-1) + k_t v_tᵀ
     o_t = scale q_tᵀ S_t

@@ -97,7 +97,7 @@ def performer_attention(
 ) -> Float[Tensor, "n e"]:
     """Compute FAVOR+ attention. Without shift and eps, φ(q)·φ(k) / F is an unbiased estimate of exp(q·k / √d).
 
-    Q and K are divided ``scalings`` times by d^¼; twice in the PyTorch LRA code, which so estimates exp(q·k / d).
+    Q and K are divided ``scalings`` times by d^¼: twice in the PyTorch LRA code, which then estimates exp(q·k / d).
     """
     scale = Q.shape[1] ** (-0.25 * scalings)
     Q = Q * scale

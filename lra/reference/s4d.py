@@ -9,7 +9,7 @@ One channel of one sequence, u (L,). The state x has N complex entries in conjug
     K_l = 2 Re Σ_n C_n Ā_n^l B̄_n,   y = K * u + D u                                          (5)
 
 Numbers refer to this list. Steps 4 and 5 give the same y: a recurrence of O(L N) time, and a convolution whose kernel
-is a Vandermonde product of O(L N) time. An FFT would compute the convolution in O(L log L); here it is the sum itself.
+is a Vandermonde product of O(L N) time. An FFT would take O(L log L) for the convolution; this file sums directly.
 """
 
 import math

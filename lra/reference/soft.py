@@ -45,8 +45,8 @@ def initial_scale(A: Float[Tensor, "m m"], X: Float[Tensor, "m m"], init: str) -
     Args:
         A: the kernel matrix.
         X: A plus the ridge, the matrix to invert.
-        init: ``soft``, the released SOFT: 0.9 · 2 / ‖A‖_1². ``paper``: 2 / ‖X‖_1², halved until ‖I - α X X‖_1 <= 1 (one
-            X is missing in print), at most 10 times. ``softpp``: the same with the bound 1.01, as in the released
+        init: ``soft``, the released SOFT: 0.9 · 2 / ‖A‖_1². ``paper``: 2 / ‖X‖_1², halved until ‖I - α X X‖_1 <= 1 (the
+            paper prints only one X), at most 10 times. ``softpp``: the same with the bound 1.01, as in the released
             SOFT++, which has one α for a whole batch.
     """
     if init == "soft":

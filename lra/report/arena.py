@@ -40,14 +40,14 @@ The papers' budget is `protocol=paper budget=paper`."""
 README_LEGEND = """\
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
   seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint and favours the score.
-* **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error over seeds and
-  examples, over examples alone for one seed.
-* **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values, on the fresh test
-  if all mechanisms have it; 95 % interval over seeds and examples, not corrected for the number of lines.
-* **published**: the value that a paper prints for this encoder; without one, the values for other encoders. Its source
-  is a paper and a table (T4: Table 4).
-* **(longer training)**: 20,000 steps of 128 sequences as released by CURformer's authors, instead of 5,000 of 32.
-* **ms**: time per training step. Runs shared their device, so it does not rank mechanisms; `lra bench` measures speed.
+* **fresh test**: accuracy on newly generated examples, the same ones for all mechanisms, ± standard error over seeds
+  and examples (over examples only, if there is one seed).
+* **gain**: difference from the control `attn=mean` (every query gets the mean of the values), on the fresh test if all
+  mechanisms have one. In parentheses: 95 % interval over seeds and examples, not corrected for multiple comparisons.
+* **published**: the value that a paper reports for this encoder or, if there is none, the values for other encoders.
+  The source is a paper and its table (T4: Table 4).
+* **(longer training)**: 20,000 steps with 128 sequences each, as released by CURformer's authors, not 5,000 with 32.
+* **ms**: time per training step. Several runs shared a device, so do not rank mechanisms by it: use `lra bench`.
 
 [docs/results.md](docs/results.md#long-range-arena) has the exact definitions."""
 
@@ -75,10 +75,10 @@ def readme(studies: Studies) -> str:
         table = task_table(task, shown, is_fresh=gains_are_fresh(lines))
         about = table.about
         if len(shown) < len(lines):
-            omitted_lines = plural(len(lines) - len(shown), "line")
+            omitted_rows = plural(len(lines) - len(shown), "more row")
             # The heading is the title: ### Path-X.
             anchor = TITLES[task].lower()
-            about += f" {omitted_lines} with other learning rates: [docs/results.md](docs/results.md#{anchor})."
+            about += f" For {omitted_rows} at other learning rates, see [docs/results.md](docs/results.md#{anchor})."
         parts += [f"**{table.title}**", table.markdown(), about]
     if parts:
         parts.append(README_LEGEND)
@@ -124,10 +124,10 @@ def task_table(task: str, lines: list[ArenaEntry], *, is_fresh: bool) -> Table:
     for entry, name in zip(lines, machines, strict=True):
         by_machine[name].append(entry.name)
     most_frequent = max(by_machine, key=lambda name: len(by_machine[name]))
-    hardware = f"Hardware of the times: {most_frequent}"
+    hardware = f"Times were measured on {most_frequent}"
     for name, names in by_machine.items():
         if name != most_frequent:
-            hardware += f"; {name} for {', '.join(names)}"
+            hardware += f"; on {name} for {', '.join(names)}"
     if num_elsewhere:
         hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device"
 
@@ -135,7 +135,7 @@ def task_table(task: str, lines: list[ArenaEntry], *, is_fresh: bool) -> Table:
     about = f"{_seed_range(lines)} at the papers' budget"
     sizes = _fresh_sizes(lines)
     if sizes:
-        about += f", fresh test on {sizes} examples"
+        about += f"; the fresh test has {sizes} examples"
     constants = {round(run_record.constant_baseline, 2) for entry in lines for run_record in entry.row.done}
     if len(constants) == 1:
         about += f". The best constant answer scores {constants.pop():.2f} on the standard test set"

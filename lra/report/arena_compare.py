@@ -151,7 +151,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
         "needed to compute it.",
         f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.our_error:.2f}, of "
         f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw_error:.2f}, together "
-        f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean "
+        f"{gap.standard_error:.2f}: a gap of at least {gap.threshold:.1f} points is significant. The error of our mean "
         "is larger than in the table above, because it assumes a standard deviation over seeds of at least the "
         f"published {PUBLISHED_STD} and, for the examples, the variance p (1 - p).",
     ]

@@ -203,7 +203,7 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
             if result.fingerprint == run_record.fingerprint:
                 results[run_record.seed] = result
 
-    # Results on different examples do not compare.
+    # Results on different examples are not comparable.
     digests = {result.data for result in results.values()}
     if len(digests) > 1:
         largest = max(results.values(), key=lambda result: result.examples)

@@ -116,7 +116,7 @@ def _check_names(show: Sequence[str] | None, names: Sequence[str]) -> None:
     """Raise ValueError if ``show`` has a name that no table and no figure has."""
     unknown = set(show or ()) - set(names)
     if unknown:
-        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
+        raise ValueError(f"show: unknown name {', '.join(sorted(unknown))}; the names are {', '.join(names)}")
 
 
 def _published_values(studies: Studies) -> list[PrintedValue]:

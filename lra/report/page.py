@@ -211,7 +211,7 @@ def read_artifacts(folder: Path) -> tuple[Artifacts, list[str]]:
 def _picture(path: Path) -> bytes:
     data = content(path)
     if not data.startswith(PNG):
-        raise Unreadable("it is no PNG")
+        raise Unreadable("it is not a PNG")
     return data
 
 

@@ -231,7 +231,7 @@ def _short_board(board_results: BoardResults, folder: str) -> str:
         parts.append(f"![{picture.caption}]({folder}{_file_name(picture)})")
         left_out = costs.not_timed(board_results)
         if left_out:
-            parts.append(f"Not in the picture, since no benchmark timed them: {', '.join(left_out)}.")
+            parts.append(f"Missing from the picture because no benchmark timed them: {', '.join(left_out)}.")
     table = board.short_table(board_results)
     return _paragraphs([*parts, table.about, table.markdown()])
 

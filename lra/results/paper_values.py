@@ -27,7 +27,7 @@ Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
 # Runs with these choices may be compared with published values.
 COMPARABLE = {"protocol paper", "budget paper"}
 ACCURACY = "accuracy_percent"
-# Values of published.csv that are no numbers.
+# Values of published.csv that are not numbers.
 NOT_A_NUMBER = ("FAIL", "NA")
 _SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {

@@ -17,9 +17,9 @@ MARKS = (
     f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
     "Welch's t-test on the finished seeds, with Holm's correction). ≈: no significant difference from the highest "
     f"mean; for a gain, no significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the "
-    "gains of the column). Two seeds are few: a large gain may lack significance, and a small one may have it by the "
-    "chance of two similar scores. A gain without ± has no test: one side has a single seed, or no score varies and "
-    "the means differ. If no score varies and the means are equal, it has no ± and is marked ≈."
+    "gains of the column). With two seeds, a large gain may not be significant, and a small one may be significant "
+    "only because two scores happen to be close. A gain without ± has no test: one side has a single seed, or no "
+    "score varies and the means differ. If no score varies and the means are equal, it has no ± and is marked ≈."
 )
 
 

@@ -23,7 +23,7 @@ FACTS = {
     "pretrained": "{}",
     "device": "{}",
     "git": "commit {}",
-    "data": "data of another file than the official one ({})",
+    "data": "data from a file other than the official one ({})",
 }
 
 
@@ -156,7 +156,7 @@ def collect(runs: Path, study: str | None = None, further: Sequence[Path] = ()) 
         groups[r.study][r.task, r.label][folder] = r
     if study is not None and study not in groups:
         existing = ", ".join(sorted(groups))
-        raise ValueError(f"no study {study!r} in {runs}; there is {existing}")
+        raise ValueError(f"no study {study!r} in {runs}; its studies are {existing}")
 
     names = sorted(groups, key=lambda name: (name not in first_studies, name))
     studies = {}

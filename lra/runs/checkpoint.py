@@ -28,7 +28,7 @@ METRICS = "metrics.csv"
 # The callback of lra.train.callbacks whose state in last.ckpt holds the values of this suite.
 CALLBACK = "Checkpoints"
 REMEDY = "delete its folder to run that seed again"
-# Characters of an exception in a message.
+# Maximum number of characters of an exception in a message.
 _MESSAGE_LENGTH = 200
 
 
@@ -51,7 +51,7 @@ def read(path: Path, digest: str | None = None) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Unreadable as error:
         raise ValueError(f"{path} cannot be used ({error}); {REMEDY}") from None
-    # zipfile and torch raise exceptions of any class for damaged files, so other reasons are excluded.
+    # For a damaged file zipfile and torch may raise any exception; only disk errors and lack of memory are re-raised.
     except Exception as error:
         is_disk_error = isinstance(error, OSError) and error.errno in (errno.EIO, errno.ESTALE)
         if is_disk_error or is_out_of_memory(error):

@@ -35,7 +35,7 @@ TrustedModules = str | Iterable[str] | None
 _PLAIN_TYPES = str | int | float | bool | None
 # Dotted keys of options. OmegaConf would read a[b] as a.b.
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
-# Keys of the data, which hold names of the user's files; no option is made of them.
+# Keys that describe the data. They may hold names of the user's files, and no option is read from them.
 _PROVENANCE = "provenance."
 # Dotted paths of callables.
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z_]\w*)*\.[A-Za-z]\w*")
@@ -66,7 +66,7 @@ def read(path: Path) -> dict[str, Any]:
         choices = yaml.safe_load(content(path))
         _check_plain(choices)
         return choices
-    # Its message names the damaged file, which is the record.
+    # Re-raise: the message already names the damaged file, which is the record.
     except DamagedRecord:
         raise
     # PyYAML raises exceptions of these classes for files that are not YAML.
@@ -118,7 +118,7 @@ def _check_plain(choices: Any) -> None:
 
 
 def check_trust(choices: dict[str, Any], path: Path, trust: TrustedModules = None) -> None:
-    """Check that a run's choices call only parts of a model, sources and inverses of the suite.
+    """Check that a run's choices call only the suite's own model parts, sources and inverses, or trusted modules.
 
     Args:
         choices: flat choices.
@@ -174,7 +174,7 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
 
 
 def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
-    """The sha256 of the files of custom classes, by module; None if all classes are of the suite.
+    """The sha256 of the files of custom classes, by module; None if all classes belong to the suite.
 
     Args:
         choices: flat choices, whose classes have been imported.
@@ -211,7 +211,7 @@ def check_sources(path: Path, choices: dict[str, Any], recorded: dict[str, str] 
     Args:
         path: run directory or file, for the message.
         choices: flat choices, whose classes have been imported.
-        recorded: ``source_digests`` of the training; None for one without custom classes, or by an early version.
+        recorded: ``source_digests`` of the training; None if it had no custom classes, or if an early version ran it.
         remedy: end of the message.
 
     Raises:

@@ -37,15 +37,15 @@ def publish(options: PublishOptions) -> None:
     """Add the runs below a folder to the tables of their studies, and print their number.
 
     Raises:
-        ValueError: there is no finished run, two have the same name, one was made by code that is not committed or has
-            damaged files, or another run is published under its name; nothing is written then. Or a study or weights
-            cannot be written; the studies before it may have been written then.
+        ValueError: there is no finished run, two runs have the same name, a run was made by code that is not committed
+            or has damaged files, or another run is published under its name; then nothing is written. Or a study or its
+            weights cannot be written; the studies before it may already have been written.
     """
     # 1. Read the runs. Links to folders are followed; what cannot be read is reported.
     records, messages = scan(options.runs)
     for message in messages:
         log(f"skipped: {message}")
-    # Without a seed that cannot be read, the tables would have the mean of the other seeds.
+    # Publishing the rest without an unreadable seed would put the mean of the other seeds into the tables.
     damaged = unreadable(options.runs, records)
     if damaged:
         raise ValueError(f"{', '.join(map(str, damaged))} cannot be read, see above; nothing was published")
@@ -78,7 +78,7 @@ def publish(options: PublishOptions) -> None:
             _copy_weights(study_runs, options.weights)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None
-        print(f"{study}: {num_added} added, {len(study_runs) - num_added} there already")
+        print(f"{study}: {num_added} added, {len(study_runs) - num_added} already there")
         if not is_described:
             print(f"fill in {study / published.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
 
@@ -99,7 +99,7 @@ def _new_runs(runs: dict[Path, RunDir], published_runs: dict[Path, Published]) -
         if published_run is None:
             new_runs.append(contents(run))
         elif published_run.record != run.record:
-            raise ValueError(f"{path} holds another run than {run.path}; delete one of them")
+            raise ValueError(f"{path} and {run.path} hold different runs; delete one of them")
     return new_runs
 
 
@@ -120,7 +120,7 @@ def contents(run: RunDir) -> Published:
     """Read a finished run.
 
     Raises:
-        ValueError: it has no record, nobody can read the code that made it, or its evaluations cannot be read.
+        ValueError: it has no record, the code that made it is not committed, or its evaluations cannot be read.
     """
     result = run.record
     if result is None:

@@ -105,7 +105,7 @@ def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
     table = pd.read_csv(study / RUNS, dtype=str, keep_default_na=False)
     runs = {}
     for line in table.to_dict("records"):
-        # The cells of a line become JSON, so that a record is validated as one in a file is.
+        # Convert the cells of a line to JSON, so that its record is validated like a record in a file.
         values = {name: _value(name, cell) for name, cell in line.items()}
         text = json.dumps(values)
         record = typed_json.validated(RunRecord, text.encode())
@@ -156,7 +156,7 @@ def _without_nan(line: dict[str, float]) -> dict[str, float]:
 
 def below(folder: Path) -> dict[Path, Published]:
     """List the published runs at a path or below it; empty unless the path is in a published study, or is one."""
-    # A relative path may have the folder of its study only in its absolute form, see ``find``.
+    # A relative path may contain the folder of its study only in its absolute form, see ``find``.
     study_runs = _runs_of_study(folder) or _runs_of_study(folder.absolute())
     home = folder.absolute()
     return {path: run for path, run in study_runs.items() if path.absolute().is_relative_to(home)}

@@ -42,7 +42,7 @@ class SeedDirs:
     def saved_padding(self) -> str | None:
         """The padding, ``batch`` or ``compact``, of the first seed that has begun or is open; None if none has."""
         for path in sorted(self.home.glob(f"seed-*/{config_file.NAME}")):
-            # The configuration of a run that was killed before its first evaluation does not count, an open run does.
+            # A run that was killed before its first evaluation does not count; a run that is open does.
             is_open = lock.holder(path.parent / lock.NAME) is not None
             if not (has_begun(path.parent) or is_open):
                 continue
@@ -249,13 +249,13 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
 
 
 def is_expected(seed_dir: Path, name: str) -> bool:
-    """Whether a file exists, or the record next to it holds its checksum, so that its absence is damage."""
+    """Whether a file exists, or is missing although the record next to it holds its checksum."""
     path = seed_dir / name
     return path.exists() or typed_json.listed(path) is not None
 
 
 def warn_of_missing_files(seed_dir: Path) -> None:
-    """Log the files of a finished run that its record lists and that are gone: the run is skipped all the same."""
+    """Log the files that the record of a finished run lists and that are missing; the run is still skipped."""
     with contextlib.suppress(ValueError):
         paths = [seed_dir / name for name in record.FILES]
         missing = [path.name for path in paths if not path.exists() and typed_json.listed(path)]
@@ -268,7 +268,7 @@ def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
 
     The choices are for comparison only: they may name anything, and nothing is built from them.
     """
-    # An unfinished seed is no past run: the sweep that asks may be about to resume it.
+    # Leave out unfinished seeds: the sweep that calls this may be about to resume them.
     records, messages = scan(root, reports_unfinished=False)
     past_runs = []
     for seed_dir, result in records.items():

@@ -23,7 +23,7 @@ FRESH_TEST_NAME = "fresh_test.json"
 # Files in the same directory whose checksums the record holds.
 FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]
-# Overrides on which no result depends.
+# Overrides that do not affect any result.
 _MACHINE_OVERRIDES = ("runs=", "data.root=", "data.release=", "hydra.", "hydra/")
 # An absolute path, alone or in a list or mapping; the two slashes of a URL do not begin one.
 _ABSOLUTE_PATH = re.compile(r"""(?<![\w./])(/(?!/)|~)[^][{},'"]*""")
@@ -43,7 +43,7 @@ class Pretraining:
         tokens: tokens in the batches of these steps, masked pixels included.
         step_ms: median time per step in milliseconds, a measurement.
         status: done | diverged.
-        sources: sha256 of the files of custom classes, by module; None if every class is one of the suite.
+        sources: sha256 of the files of custom classes, by module; None if every class belongs to the suite.
     """
 
     __pydantic_config__ = STRICT
@@ -94,7 +94,7 @@ class RunRecord:
         processor: model of the CPU, also if the device is a GPU.
         floor: chance level: ``constant_baseline``, or the analytic chance level of the source if that is higher.
         bag: test score of the bag-of-tokens baseline (``lra.data.token_baselines``); None if it had not been fitted.
-        sources: sha256 of the files of custom classes, by module; None if every class is one of the suite.
+        sources: sha256 of the files of custom classes, by module; None if every class belongs to the suite.
     """
 
     __pydantic_config__ = STRICT

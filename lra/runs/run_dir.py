@@ -28,7 +28,7 @@ TEMPORARY = ".*.part"
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
 SEED_CHOICES = ("weights",)
-# Code of a training that was resumed by other code.
+# Value of ``RunDir.code`` if other code resumed the training.
 MIXED = "mixed"
 
 
@@ -114,7 +114,7 @@ class RunDir:
             yield is_open
 
     def _open(self, stack: contextlib.ExitStack) -> tuple[bool, RunRecord | None]:
-        """Open the directory on rank 0, and close it by a stack. Returns whether it is open, and the record."""
+        """Open the directory on rank 0, to be closed by ``stack``. Returns whether it is open, and the record."""
         # 1. Lock.
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class RunDir:
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
             atomic.write(config_path, config_file.dump(self.choices))
-        # Another seed may have begun since the check above, which did not see this configuration.
+        # Check again: another seed may have begun before this configuration was written, and so not have seen it.
         _check_siblings(self.path, self.choices)
         record_path = self.path / record.NAME
         if not record_path.exists():
@@ -196,7 +196,7 @@ class RunDir:
         checkpoint.check_shapes(self.last, last_weights, shapes)
         checkpoint.check_shapes(self.weights, checkpoint.read_weights(self.weights), shapes)
 
-        # metrics.csv may be newer than last.ckpt, or damaged: it is written from the evaluations in last.ckpt.
+        # metrics.csv may be newer than last.ckpt, or damaged, so it is rewritten from the evaluations in last.ckpt.
         self.digest = callback["digest"]
         # Checkpoints of early versions do not name their code.
         self.code = callback.get("code", config_file.code_digest())
@@ -237,7 +237,7 @@ class RunDir:
         return checkpoint.read_weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:
-        """What ``last.ckpt`` holds to identify the run and the files of its classes, and the evaluations so far."""
+        """Return what ``last.ckpt`` stores: the identity of the run and of its code, and the evaluations so far."""
         sources = config_file.source_digests(self.choices)
         code = self.code or config_file.code_digest()
         return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}

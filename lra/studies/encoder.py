@@ -113,7 +113,7 @@ class Encoder:
         """Record q, k and v (1,H,L,D) of every layer for one example, scaled so that scores are q kᵀ / √D.
 
         Raises:
-            ValueError: a layer has a mask, a position bias or another number of keys than of queries.
+            ValueError: a layer has a mask, a position bias or different numbers of queries and keys.
         """
         recorded = []
 
@@ -121,7 +121,7 @@ class Encoder:
             """Compute exact attention behind the interface of transformers, and record its inputs."""
             has_bias = options.get("position_bias") is not None
             if attention_mask is not None or query.shape != key.shape or has_bias:
-                reason = "a mask, a position bias or another number of keys than of queries"
+                reason = "a mask, a position bias or different numbers of queries and keys"
                 raise ValueError(f"{type(module).__name__} has {reason}: its attention is not softmax(q kᵀ) v")
             # Another scaling than 1 / √D becomes part of the queries.
             if scaling is not None:

@@ -46,7 +46,7 @@ def check_consecutive_seeds(groups: Groups) -> list[str]:
         if missing:
             numbers = ", ".join(map(str, missing))
             reasons.append(
-                f"{task} {label} lacks seed {numbers} of 0 to {max(seeds)}; include every seed, also one that diverged"
+                f"{task} {label} lacks seed {numbers} of 0 to {max(seeds)}; include every seed, even if it diverged"
             )
         if len(set(seeds)) < len(seeds):
             reasons.append(f"{task} {label} has two results of one seed; remove the run that does not belong to it")
@@ -189,7 +189,7 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
         data = {"val": run.record.n_val, "test": run.record.n_test}
     difference = config_file.difference(official, data)
     title = f"{run.record.task} {run.record.label}"
-    return [f"{title} was trained on other data than the benchmark's ({difference})"] if difference else []
+    return [f"{title} was trained on data that differ from the benchmark's ({difference})"] if difference else []
 
 
 def check_training(run: Published, benchmark: Experiment) -> list[str]:
@@ -201,7 +201,7 @@ def check_training(run: Published, benchmark: Experiment) -> list[str]:
     suite_options = {key: suite_choices.get(key) for key in options}
     difference = config_file.difference(suite_options, options)
     if difference:
-        reasons.append(f"{title} has other options of the task than the suite ({difference}); leave them out")
+        reasons.append(f"{title} has task options that differ from the suite's ({difference}); leave them out")
     examples = count_examples(run.choices)
     suite_examples = count_examples(suite_choices)
     if examples < suite_examples:
@@ -228,7 +228,7 @@ def check_rates(groups: Groups, rates: Sequence[float]) -> list[str]:
     for (task, label), runs in groups.items():
         rate = runs[0].choices.get("optim.lr")
         if not is_control(runs) and rate not in rates:
-            reasons.append(f"{task} {label} was trained at {rate}, which is not among rates={list(rates)}; name all")
+            reasons.append(f"{task} {label}: rates={list(rates)} lacks its rate {rate}; list every rate tried")
     return reasons
 
 

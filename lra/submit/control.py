@@ -40,7 +40,7 @@ def control_fault(run: Published, control: Published, rates: Sequence[float]) ->
     control_rate = control.choices["optim.lr"]
     if fault or control_rate in (run.choices["optim.lr"], *rates):
         return fault
-    return f"optim.lr: {control_rate} of the control is neither the rate of the mechanism nor one of rates="
+    return f"optim.lr: the control's rate {control_rate} is neither the mechanism's rate nor in rates="
 
 
 def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:

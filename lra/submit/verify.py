@@ -63,7 +63,7 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         num_failed = len(rerun_runs) - len(rerun_scores)
         if num_failed:
             log(f"{task} {label}: {plural(num_failed, 'seed')} of the rerun diverged, excluded from the mean")
-        # Devices, threads and folders are no choices, so another machine is no difference.
+        # Devices, threads and folders are not choices, so a rerun on another machine has the same choices.
         for rerun_run in rerun_runs:
             difference = config_file.difference(runs[0].choices, rerun_run.choices)
             if difference:

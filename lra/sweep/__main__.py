@@ -42,7 +42,7 @@ def carry_out(options: SweepOptions) -> str | None:
         options: options of the sweep, in an entry point whose hydra configuration has a launcher.
 
     Returns:
-        One line if runs failed, else None.
+        A message if runs failed, else None.
 
     Raises:
         ValueError: the overrides do not give a run, or the folder of the runs cannot be created.

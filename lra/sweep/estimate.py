@@ -17,7 +17,7 @@ from ..train.plan import Plan
 # Batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
 SEQUENCES = 8
 TOKENS = 2**13
-# CPU seconds of this process so far, which are its imports: an estimate of the start of every run.
+# CPU seconds of this process so far, spent on imports: an estimate of the start-up time of every run.
 START_SECONDS = time.process_time()
 # Time of a forward pass in evaluation, relative to a training step on the same batch.
 SHARE = 1 / 3

@@ -24,7 +24,8 @@ from ..runs import record
 
 LOG = "train.log"
 FAILED = "failed.txt"
-PATIENCE = 60  # seconds that a run has to stop after its step, before it is ended
+# Seconds to finish the current step after SIGTERM; then the process is killed.
+PATIENCE = 60
 
 
 def job(

@@ -12,7 +12,7 @@ from ..config.schema import Above, Name, Protocol, Seeds, Some
 from ..options import Least, Whole
 
 # End of the message for an option that other sweeps do not have.
-SEARCH_ONLY = "is an option of sweeps with a learning-rate search, such as sweep=board; others have sweep.grids"
+SEARCH_ONLY = "works only in sweeps with a learning-rate search, such as sweep=board; in other sweeps, set sweep.grids"
 
 
 class Search(Section):
@@ -65,7 +65,7 @@ class ManyRunsOptions(Options):
     def check(self) -> None:
         for key in override_keys(self.overrides):
             if key in SWEEP_KEYS:
-                raise ValueError(f"overrides: {key}= is an option of the command itself, not of its overrides")
+                raise ValueError(f"overrides: {key}= is an option of the command itself; set it outside overrides")
 
 
 class SweepOptions(ManyRunsOptions):
@@ -96,6 +96,6 @@ class SweepOptions(ManyRunsOptions):
                 if key in SEARCH_KEYS:
                     raise ValueError(f"mechanisms: {text}: {key} is decided by the search; leave it out")
         if not self.sweep.grids and not self.sweep.search:
-            raise ValueError(f"sweep={self.sweep.name} has no run: its yaml needs grids or search")
+            raise ValueError(f"sweep={self.sweep.name} defines no runs: its yaml needs grids or search")
         if self.mechanisms and not self.sweep.search:
             raise ValueError(f"mechanisms {SEARCH_ONLY}")

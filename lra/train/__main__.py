@@ -32,7 +32,7 @@ from .trainer import Phase, resumable, run_phase
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
-    # Read the commit before training, during which the checkout may change. Each job of -m reads it again, because it
+    # Read the commit now, because the checkout may change during training. Each job of -m reads it again, because it
     # imports its mechanism only now.
     record.git_commit.cache_clear()
     record.git_commit()
@@ -83,7 +83,7 @@ def run_seed(plan: Plan, run_dir: RunDir) -> None:
         if not is_open:
             return
         if run_dir.record:
-            log(f"{run_dir.title}: {run_dir.record.status} before, skipped")
+            log(f"{run_dir.title}: skipped, already {run_dir.record.status}")
             warn_of_missing_files(run_dir.path)
             return
         run_dir.record = fit(plan, run_dir)
@@ -107,7 +107,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     """
     experiment = plan.experiment
     device.prepare_process(plan.device, experiment.trainer.threads)
-    # Before training, during which the file of a custom class may be edited.
+    # Hash the files of custom classes now, because they may be edited during training.
     sources = config_file.source_digests(run_dir.choices)
     # Record of the pretraining; None without pretraining.
     pretraining = None
@@ -141,7 +141,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         # Only a phase that diverged may have no trainer.
         assert phase.trainer is not None
         model.load_state_dict(run_dir.best_weights())
-        # An evaluation that draws random numbers draws the same after a resume.
+        # Reseed, so that an evaluation that draws random numbers draws the same ones after a resume.
         torch.manual_seed(run_dir.seed)
         with resumable(phase.trainer, run_dir):
             phase.trainer.test(module, data, verbose=False)
@@ -153,7 +153,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     # 4. The record.
     baselines = Baselines(data, experiment.task.metric)
     commit = record.git_commit()
-    # The steps before a resume by other code are in no single commit.
+    # If other code resumed the run, no single commit contains the code of all steps.
     if commit and run_dir.code == MIXED and not commit.endswith("-dirty"):
         commit = f"{commit}-dirty"
     result = record.RunRecord(

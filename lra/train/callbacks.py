@@ -126,7 +126,7 @@ class Checkpoints(L.Callback):
         with saving as path:
             # Every rank takes part; rank 0 writes.
             trainer.save_checkpoint(path)
-        # A signal that arrives while rank 0 writes finds all ranks at the same step.
+        # Wait for rank 0, so that a signal that arrives while it writes finds all ranks at the same step.
         trainer.strategy.barrier()
 
     def state_dict(self) -> dict:

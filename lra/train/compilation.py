@@ -10,15 +10,15 @@ from torch import nn
 from ..console import log
 from ..data.datamodule import Batch, TaskData
 
-# Number of different widths of batches up to which a CUDA graph for each is worth its memory.
+# Use CUDA graphs only if batches have at most this many widths, because each width adds a graph to memory.
 MAX_NUM_WIDTHS = 8
 GRAPHS = "reduce-overhead"
-# Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
+# Trial runs of a step: the first compiles, the second records a CUDA graph, the third replays it.
 TRIALS = 3
-# Training batches that are searched for a second width.
+# Number of training batches that are searched for a second width.
 MAX_SEARCHED_BATCHES = 20
-# Compiled graphs of one function. torch's default of 8 counts the models, shapes and modes of the whole process; beyond
-# it a function runs uncompiled.
+# Limit of compiled graphs per function. torch's default of 8 counts the models, shapes and modes of the whole process;
+# beyond the limit a function runs uncompiled.
 MAX_NUM_COMPILED = 1024
 NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 

@@ -10,7 +10,7 @@ import sys
 import lightning as L
 import torch
 
-# Growth of the resident memory in bytes, since the first batch after the last trim, at which the heap is trimmed.
+# Trim the heap when resident memory has grown by this many bytes since the first batch after the last trim.
 GROWTH = 2 * 2**30
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1

@@ -66,7 +66,7 @@ def find_processes(options: Trainer) -> Processes:
         try:
             environment = environments.SLURMEnvironment(auto_requeue=False)
             nodes = int(os.environ["SLURM_NNODES"])
-        # The options of srun lack the number of tasks per node.
+        # srun was started without the number of tasks per node.
         except RuntimeError as error:
             raise ValueError(str(error)) from None
     # The number of processes, and how many of them run on this machine.
@@ -94,7 +94,7 @@ def _num_processes(devices: int | str, device: str, launched: int | None) -> int
         return launched
     if devices == "auto" and not gpus:
         raise ValueError(
-            "trainer.devices=auto is every GPU and torch sees none; set their number, such as trainer.devices=2"
+            "trainer.devices=auto uses every GPU, but torch sees none; set a number, such as trainer.devices=2"
         )
     count = gpus if devices == "auto" else int(devices)
     if launched is not None and launched != count:

@@ -20,7 +20,7 @@ class Plan:
     """All seeds of one configuration, computed once at the start.
 
     Args:
-        experiment: experiment with the padding in use instead of ``auto``.
+        experiment: experiment in which the padding ``auto`` is replaced by the padding in use.
         device: cpu | cuda.
         processes: processes that share each batch.
         data: data of the task, not yet set up; each seed has its own order of it.
@@ -74,7 +74,7 @@ def resolve(experiment: Experiment) -> Plan:
     """Compute the plan of a configuration.
 
     Raises:
-        ValueError: this machine lacks a device, or no model or source can be made of the options.
+        ValueError: this machine lacks a device, or the options do not define a valid model or source.
     """
     device = devices.select_device(experiment.trainer.device, "trainer.device")
     if device == "cpu" and experiment.trainer.precision == "fp16":
@@ -111,7 +111,7 @@ def check_batches(optim: Optim, pretrain: Pretrain, count: int) -> None:
     for option, size in batches.items():
         # A run without pretraining has no pretrain.batch.
         if size is not None and size % count:
-            raise ValueError(f"trainer.devices must divide {option} {size}, not {count}")
+            raise ValueError(f"trainer.devices must divide {option} {size}, got {count}")
 
 
 def check_causal(experiment: Experiment) -> None:

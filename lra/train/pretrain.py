@@ -23,11 +23,11 @@ from .plan import Plan
 from .trainer import run_phase
 
 FOLDER = "pretrain"
-# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, pooling (with its
-# divisor ``protocol.mean_over``) and head, and how the task is scored. ``protocol.name`` is only a name: the other
-# options of the protocol must agree. ``pretrain.matched`` acts through ``optim.steps`` and ``pretrain.steps`` alone.
-# Pretraining initialises the whole classifier before its prediction layer, which then has other initial values after
-# another head.
+# Choices in which a run may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, the pooling
+# (with its divisor ``protocol.mean_over``), the head, and how the task is scored. ``protocol.name`` is only a name: the
+# other options of the protocol must agree. ``pretrain.matched`` acts through ``optim.steps`` and ``pretrain.steps``
+# alone. The whole classifier, head included, is initialised before the prediction layer, so another head gives this
+# layer other initial values.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",
@@ -52,7 +52,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
     """Train the encoder of a run, or resume it, or read its record if it is finished.
 
     Raises:
-        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is another pretraining.
+        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` was pretrained with other choices.
     """
     experiment = plan.experiment
     pretrain_dir = PretrainDir(
@@ -69,7 +69,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
             run_dir.code = MIXED
         return pretraining
 
-    # Before training, during which the file of a custom class may be edited.
+    # Hash the files of custom classes now, because they may be edited during training.
     sources = config_file.source_digests(pretrain_dir.choices)
 
     # 1. Pretraining has its own schedule and no logger.
@@ -130,7 +130,7 @@ def load_encoder(model: nn.Module, run_path: Path) -> None:
 
 def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
     """Select the choices of a run, flat, that decide the result of its pretraining."""
-    # With a dot at the end a prefix is a whole option, or a section with its options.
+    # The trailing dot lets a prefix match a whole option, or a section with its options.
     readout_prefixes = tuple(f"{name}." for name in _READOUT)
     selected = {}
     for key, value in choices.items():
@@ -204,7 +204,7 @@ class PretrainDir(RunDir):
         remedy = "pretrain again without pretrain.from"
         config_file.check_sources(source_folder, self.choices, pretraining.sources, remedy=remedy)
 
-        # A pretraining that diverged before its first evaluation has neither file; ``copy`` skips unlisted files.
+        # Neither file exists if pretraining diverged before its first evaluation; ``copy`` skips unlisted files.
         for name in (checkpoint.METRICS, checkpoint.BEST):
             checkpoint.copy(source_folder / name, self.path, remedy=remedy)
         record.save_pretraining(pretraining, self.path)

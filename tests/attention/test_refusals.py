@@ -123,7 +123,7 @@ def test_block_dropout_defaults_to_model_dropout(words, dropout):
     [
         ("cur_abs", "attn.weights=laplace", "attn.weights=laplace needs impl=eager, not sdpa"),
         ("luna", "model.head_dim=3", "model.head_dim must be 32, dim / heads, with Luna, not 3"),
-        ("nystrom_original", "attn.landmarks=63", "attn.landmarks must divide length 128, not 63"),
+        ("nystrom_original", "attn.landmarks=63", "attn.landmarks must divide length 128, got 63"),
         ("mega", "attn.weights=relu", "attn.weights must be one of softmax, laplace"),
         ("mega", "block.ndim=0", "block.ndim must be 1 or more, not 0"),
         ("linear", "block=mega", "block.bias must be false around Linear, which takes no position bias"),

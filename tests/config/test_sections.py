@@ -136,7 +136,7 @@ def test_options_are_frozen_and_replace_validates_and_rebuilds_the_meta_model():
     assert actual.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
     with pytest.raises(ValidationError, match="frozen"):
         actual.optim.lr = 1.0
-    assert_error(r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval", actual.optim.replace, steps=7)
+    assert_error(r"^optim\.eval_every must divide optim\.steps 7, got 3: add optim.eval", actual.optim.replace, steps=7)
 
 
 TABLE = list(csv.DictReader(Path(__file__).with_name("choices.csv").read_text().splitlines()))

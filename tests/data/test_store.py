@@ -88,7 +88,7 @@ DAMAGE = {
     "no data set at": lambda folder: folder.rename(folder.with_name("elsewhere")),
     "not a data set: it has no meta.json": lambda folder: (folder / META).unlink(),
     "meta.json is damaged": lambda folder: (folder / META).write_text('{"format": 1, "prov'),
-    "meta.json is damaged: its sha256 is not the one in SHA256SUMS": lambda f: replace_text(f / META, "|u1", "|i1"),
+    "meta.json is damaged: its sha256 does not match SHA256SUMS": lambda f: replace_text(f / META, "|u1", "|i1"),
     "has format 99, this version reads format 1": lambda f: replace_text(f / META, '"format": 1', '"format": 99'),
     r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
     "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),

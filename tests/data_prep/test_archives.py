@@ -177,10 +177,10 @@ def test_data_set_folder_depends_on_options_and_checksum(tmp_path, reviews):
         (Image, {"grey": "luma"}, "source.grey must be one of tensorflow, pillow, not 'luma'"),
         (Image, {"order": "random"}, "source.order must be one of tfds, archive, not 'random'"),
         (Image, {"hold_out": 0}, "hold_out of 1 or more"),
-        (Image, {"test": 7}, "test: 7 examples asked for, there are 6"),
+        (Image, {"test": 7}, "test: 7 examples requested, 6 available"),
         (Text, {"hold_out": -1}, "hold_out of 0 or more"),
         (Text, {"test": 5}, "hold_out=0 the test set is the validation set, so val must be 5 like test, not None"),
-        (Text, {"hold_out": 40}, "train: all examples asked for, there are 0"),
+        (Text, {"hold_out": 40}, "train: all examples requested, 0 available"),
     ],
 )
 def test_invalid_option_error_names_option(tmp_path, task, options, message):

@@ -164,7 +164,7 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layo
     assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
     assert "all          60 examples  length 1,024 / 1,024 / 1,024" in out
     assert f"{listops}/basic_train.tsv and {root}/{listops}/basic_test.tsv have the same content" in out
-    assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
+    assert "train has 2 examples, but the official data has 96,000" in out and "official data has 200,000" in out
     assert "cifar-10-binary.tar.gz: lra data task=image" in out
     commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
     folders = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
@@ -248,7 +248,7 @@ def test_inspect_takes_relative_paths_and_the_empty_image_of_the_release(tmp_pat
         monkeypatch.chdir(tmp_path / place)
         status, out = inspected(".")
         assert status == 0 and "tolerated: " in out and "sample_172.png: is empty, as in the official release" in out
-        assert "all has 60 examples, the official data 199,999" in out
+        assert "all has 60 examples, but the official data has 199,999" in out
 
 
 def test_zip_archive_is_rejected_at_once(tmp_path, capsys):
@@ -271,7 +271,7 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
         "train         2 examples  length 4 / 4 / 4  labels 3:2",
         f"lra data task=listops source.release={root}",
         "train         7 examples  length 1,000 / 1,000 / 1,000  labels 1:7",
-        "all splits have 3 images, the official data 200,000",
+        "all splits have 3 images, but the official data has 200,000",
         f"task=pathfinder source.size=64 task.length=4096 source.contour=6 source.release={root}",
         "train        15 examples  length 1,024 / 1,024 / 1,024  labels 1:5 2:10",
         f"task=image source.archive={root}/cifar-10-batches-py",
@@ -305,10 +305,10 @@ def test_survey_accepts_generated_listops_and_rejects_other_answers():
     generated = listops_differences([f"{decode(ids)}\t{answer}\n".encode() for ids, answer in trees])
     assert "histogram" not in generated and "tokens" not in generated
     lines = listops_differences([b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200)])
-    assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
+    assert "histogram of the answers is not the official one" in lines and "1,200 expressions do not have 501" in lines
     # Both bounds of the official lengths are exclusive.
     bounds = [survey.SplitSummary("train", lengths=[500, 501, 1_999, 2_000])]
-    assert "train: 2 expressions are not of 501 to 1,999 tokens" in survey.ListOpsCollector("here").differences(bounds)
+    assert "train: 2 expressions do not have 501 to 1,999 tokens" in survey.ListOpsCollector("here").differences(bounds)
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])

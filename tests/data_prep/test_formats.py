@@ -125,7 +125,7 @@ def test_pickles_of_texts_and_images_are_read(tmp_path):
     assert prepared(Image(archive=tmp_path), data) == prepared(Pathfinder(release=tmp_path), data) == pixels
     drawn = [pixels["train"][i] for i in sorted(np.random.RandomState(0).permutation(len(pixels["train"]))[:3])]
     assert prepared(Image(archive=tmp_path, train=3), data) == pixels | {"train": drawn}
-    assert_error(r"image.test.pickle: 6 examples asked for, there are 5", Image(archive=tmp_path, test=6).prepare, data)
+    assert_error(r"image.test.pickle: 6 examples requested, 5 available", Image(archive=tmp_path, test=6).prepare, data)
     # The validation set of an export with protocol=paper is its test set.
     shutil.copy(tmp_path / "lra-text.test.pickle", tmp_path / "lra-text.dev.pickle")
     assert_rejected(Text(archive=tmp_path, hold_out=2), tmp_path / "none", "its validation set is its test set")

@@ -178,7 +178,7 @@ def test_synthetic_sequences_are_pinned_to_version(source, sha):
 
 INVALID = [
     (Adding, {"length": 100}, "adding needs a length among 128, "), (Adding, {"val": 0}, "at least one"),
-    (Adding, {"seed": -1}, "seed"), (Recall, {"pairs": 9}, "recall needs pairs from 1 to the keys, the values"),
+    (Adding, {"seed": -1}, "seed"), (Recall, {"pairs": 9}, "recall needs source.pairs from 1 to the smallest"),
     (Recall, {"values": 1, "pairs": 1}, "recall needs at least one key and two values"),
     (Recall, {"power": 0}, "recall needs a power above 0, not 0"),
     (Recall, {"length": 2048}, "recall needs a length among 64, 128, 256, 512, 1024, not 2048"),

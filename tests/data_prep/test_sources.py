@@ -88,9 +88,9 @@ def test_download_is_verified_and_cached(server, tmp_path, capsys):
     ("name", "reason"),
     [
         ("file.tar.gz", rf"200,000 bytes with sha256 {SHA256} instead of {'0' * 64}"),
-        slow("cut", "the connection broke off"),
+        slow("cut", "the connection was interrupted"),
         slow("none", ": HTTP code 404; try another way: source.archive="),
-        ("stall", "nothing has come for 1 s after"), ("http://127.0.0.1:1/closed", "no connection to 127.0.0.1:1"),
+        ("stall", "no data arrived for 1 s after"), ("http://127.0.0.1:1/closed", "no connection to 127.0.0.1:1"),
     ],
 )  # fmt: skip
 def test_failed_download_error_names_reason_and_leaves_no_file(server, tmp_path, monkeypatch, name, reason):
@@ -113,7 +113,7 @@ def test_download_uses_netrc_credentials(server, tmp_path, monkeypatch):
 def test_download_to_full_disk_raises(server, tmp_path):
     request = Download(url=server.url("file.tar.gz"), sha256=SHA256)
     with small_disk():
-        assert "cannot be written (File too large), make room or" in refused(request, tmp_path / "downloads")
+        assert "cannot be written (File too large); make room or" in refused(request, tmp_path / "downloads")
     huge = Download(url=server.url("file.tar.gz"), sha256=SHA256, size=10**18)
     num_requests = len(server.asked)
     assert "it has 1,000,000,000,000 MB" in refused(huge, tmp_path / "downloads") and len(server.asked) == num_requests

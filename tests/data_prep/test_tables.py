@@ -92,7 +92,7 @@ def test_smaller_sizes_take_first_examples_of_each_label(tmp_path):
     full = expected_pairs()
     train = [full["train"][index] for index in (0, 1, 3)]
     assert subsets == {"train": train, "val": full["val"], "test": full["test"][:2]}
-    message = r"test.tsv: 3 examples asked for, 1 of label 0 and 0 of label 1 are missing"
+    message = r"test.tsv: 3 examples requested, 1 of label 0 and 0 of label 1 are missing"
     assert_rejected(Retrieval(release=release, test=3), tmp_path / "none", message)
     assert_error("at least one example", Retrieval, release=release, test=0)
     assert_error("url, sha256 and archive must be left out", Retrieval, release=release, archive=release)

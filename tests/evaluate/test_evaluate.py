@@ -73,10 +73,10 @@ def test_result_is_saved_next_to_record_and_reused(runs, command):
     assert result.fresh_test == 100 * correct.mean()
     assert result.standard_error == pytest.approx(100 * correct.std() / EXAMPLES**0.5)
     stop, text = command(f"runs={runs}")
-    assert stop is None and "scored before" in text and path.read_bytes() == first
+    assert stop is None and "already scored" in text and path.read_bytes() == first
     # Other weights are scored again; another number of examples is another data set and gives a new result.
     typed_json.save(dataclasses.replace(result, weights="0" * 64), path)
-    assert "scored before" not in command(f"runs={runs}")[1] and path.read_bytes() == first
+    assert "already scored" not in command(f"runs={runs}")[1] and path.read_bytes() == first
     assert command(f"runs={runs}", "examples=30")[0] is None and record.load(path).examples == 30
 
 

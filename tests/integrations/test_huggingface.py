@@ -189,9 +189,9 @@ def test_dropout_and_unknown_options_raise():
     mask = torch.ones(20, 20, dtype=torch.bool).tril().expand(3, 1, 20, 20)
     assert_error("BertSelfAttention masks keys query by query", bert, batch["input_ids"], mask)
     assert_error(r"attention dropout 0.1 in training.*set the model's attention dropout to 0", bert.train(), **batch)
-    assert_error(r"register: no option cuont; there is count, score", register, "typo", cuont=3)
+    assert_error(r"register: unknown option cuont; valid options are count, score", register, "typo", cuont=3)
     bert.eval().config.cur = {"cuont": 3}
-    assert_error(r"config.cur: no option cuont; there is count", bert, **batch)
+    assert_error(r"config.cur: unknown option cuont; valid options are count", bert, **batch)
 
 
 def test_additive_mask_equals_boolean_mask():

@@ -114,7 +114,7 @@ def test_card_shows_results_costs_and_published_scores(everything):
     card = cards.card("cur_abs", everything)
     parts = ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4")
     assert all(part in card for part in parts)
-    assert "No run of it is published." in cards.card("hedgehog", everything)
+    assert "No runs of this mechanism are published." in cards.card("hedgehog", everything)
     # Mamba-2 at d = 64 has 128 channels of 64 states: 8,192 numbers. CUR has no recurrent state.
     assert "State of a layer: 8,192 numbers" in cards.card("mamba2", everything) and "State of a layer" not in card
     sdpa = cards.card("sdpa", everything)

@@ -128,7 +128,7 @@ def test_started_and_later_seeds_use_the_same_padding(data_root, tmp_path, capsy
     replan = partial(resolve_plan, "cur_abs", *OVERRIDES, f"runs={tmp_path}")
     for overrides in (["seeds=[0]", "data.pad=batch"], ["seeds=[0,1]"]):
         run_seeds(replan(*overrides))
-    assert "seed 0: done before" in capsys.readouterr().err
+    assert "seed 0: skipped, already done" in capsys.readouterr().err
     saved_configs = [path.read_text() for path in tmp_path.glob("*/listops/cur_abs/seed-*/config.yaml")]
     assert len(saved_configs) == 2 and all("data.pad: batch\n" in text for text in saved_configs)
     assert_error(r"was made by another configuration \(data.pad", run_seeds, replan("seeds=[0]", "data.pad=compact"))

@@ -225,7 +225,7 @@ def test_show_option_selects_tables(tmp_path, without_figures):
     studies = summary.collect(tmp_path)[0]
     export(tmp_path / "out", studies, [], show=["study-paper-paper"])
     assert (tmp_path / "out" / "main.tex").read_text().count(r"\input") == 1
-    with pytest.raises(ValueError, match=r"show: there is no nope; there is study-paper-paper, .*leaderboard"):
+    with pytest.raises(ValueError, match=r"show: unknown name nope; the names are study-paper-paper, .*leaderboard"):
         export(tmp_path / "wrong", studies, [], show=["nope"])
     assert not list(tmp_path.glob("wrong/*/*"))
 

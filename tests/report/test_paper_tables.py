@@ -219,7 +219,7 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert expected.items() <= lines["cur_abs"].items()
     assert lines["mean"]["gain over mean"] == lines["mean"]["published"] == "-"
     assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
-    assert f"{EXAMPLES:,} examples" in table.about and "Hardware of the times: NVIDIA H200, fp32." in table.about
+    assert f"{EXAMPLES:,} examples" in table.about and "Times were measured on NVIDIA H200, fp32." in table.about
     # The study's table of the same runs has the same column.
     detailed = cells_by_label(details.details(studies(arena_runs)["paper-paper"])[0])
     assert detailed["cur_abs"]["fresh test"] == cells["cur_abs"]["fresh test"]

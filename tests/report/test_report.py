@@ -110,7 +110,7 @@ def test_runs_on_other_data_have_no_published_values(tmp_path):
     add(tmp_path, task="text")
     tables = table(tmp_path)
     lines = texts(tables["image"])
-    reason = "data of another file than the official one (sha256 0123456789ab / the official)"
+    reason = "data from a file other than the official one (sha256 0123456789ab / the official)"
     assert reason in lines["cur_abs"]["details"] and lines["cur_abs"]["published"] == ""
     assert "CURformer" not in lines["sdpa"]["details"] and lines["sdpa"]["published"]
     assert tables["image"].about.endswith("values: data sha256 0123456789ab / the official.")
@@ -144,7 +144,7 @@ def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     add(tmp_path, study="b")
     # Damaged records of further folders are named too.
     assert summary.collect(tmp_path / "a", further=[tmp_path])[1] == summary.collect(tmp_path)[1] != []
-    assert_error(r"no study 'c' in .*; there is a, b", summary.collect, tmp_path, "c")
+    assert_error(r"no study 'c' in .*; its studies are a, b", summary.collect, tmp_path, "c")
 
 
 def lr_cells(runs):

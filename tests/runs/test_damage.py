@@ -35,7 +35,7 @@ GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 WORDS = ("optim.steps=6", "optim.eval_every=3")
 LOST = {"missing": Path.unlink, "a flipped bit": flip}
-OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.json"
+OTHER_SUM = r"{} .* \(its sha256 does not match the record.json or pretrain.json"
 DAMAGE = {
     # Turns a digit into another digit.
     "a flipped bit": lambda path: flip(path, 0.5, bit=4),
@@ -211,7 +211,7 @@ def test_changed_file_of_finished_run_fails_sha256_check(halves, tmp_path, name)
 
 def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):
     shutil.copytree(halves[2], seed_folder(tmp_path, seed=1))
-    with pytest.raises(ValueError, match=r"record.json is of seed 0; move it to its own folder, or delete it"):
+    with pytest.raises(ValueError, match=r"record.json belongs to seed 0; move it to its own folder, or delete it"):
         train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
 
 

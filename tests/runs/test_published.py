@@ -156,17 +156,17 @@ def change(folder, **fields):
 def test_publish_adds_complete_runs_once_in_any_number_of_steps(home, publish_mine, call):
     shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
     _, output, _ = publish_mine()
-    assert "1 added, 0 there already" in output and "about.json" in output
+    assert "1 added, 0 already there" in output and "about.json" in output
     shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
-    assert "1 added, 1 there already" in publish_mine()[1]
+    assert "1 added, 1 already there" in publish_mine()[1]
     assert list(published_runs(home / "out").values()) == SOURCES
     files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
     old_files = contents(home / "out")
-    assert "0 added, 2 there already" in publish_mine()[1] and contents(home / "out") == old_files
+    assert "0 added, 2 already there" in publish_mine()[1] and contents(home / "out") == old_files
     # Both runs at once, and published runs, give the same files.
     for runs in ("runs/mine", "out"):
-        assert "2 added, 0 there already" in call(publish, f"runs={runs}", f"out={runs}-again")[1]
+        assert "2 added, 0 already there" in call(publish, f"runs={runs}", f"out={runs}-again")[1]
         assert contents(home / f"{runs}-again") == old_files
 
 
@@ -222,7 +222,7 @@ def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mi
 
     monkeypatch.setattr("lra.runs.publish.contents", read_late)
     monkeypatch.setattr(published, "save", save_locked)
-    assert "1 added, 0 there already" in publish_mine()[1]
+    assert "1 added, 0 already there" in publish_mine()[1]
     assert list(published_runs(home / "out").values()) == SOURCES and not (study / lock.NAME).exists()
 
 
@@ -244,7 +244,7 @@ def test_publish_does_not_overwrite_another_run(home, publish_mine):
     publish_mine()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     old_files = contents(home / "out")
-    assert "holds another run than runs/mine/seed-0" in publish_mine()[0]
+    assert "and runs/mine/seed-0 hold different runs" in publish_mine()[0]
     assert contents(home / "out") == old_files
 
 
@@ -263,5 +263,5 @@ def test_publish_follows_links_and_reports_unfinished_runs(home, publish_mine):
         (root / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
     assert [folder.seed for folder in reader.finished(root)] == [0, 1]
     _, out, err = publish_mine()
-    assert "2 added, 0 there already" in out
+    assert "2 added, 0 already there" in out
     assert "skipped: runs/mine/seed-2 has no record.json: the run is not finished" in err

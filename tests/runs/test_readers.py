@@ -67,7 +67,7 @@ def test_changed_number_in_record_is_detected(path):
     text = path.read_text()
     at = text.rindex("0", 0, text.index('"sha256"'))
     path.write_text(text[:at] + "1" + text[at + 1 :])
-    assert "its sha256 is not the one in it" in error_message(record.load, path)
+    assert "its contents do not match its sha256" in error_message(record.load, path)
 
 
 def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch, capfd):
@@ -98,7 +98,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
 def test_record_of_another_form_names_remedy(path, form):
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
-    assert_error(rf"format {form} instead of 2: .* below 0.2 .*; delete it to run that seed", record.load, path)
+    assert_error(rf"format {form} instead of 2: .* before 0.2 .*; delete it to run that seed", record.load, path)
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -128,7 +128,7 @@ def test_missing_files_of_a_run_are_reported(tmp_path):
 def test_file_that_is_no_picture_is_not_shown(tmp_path):
     write_folder(tmp_path / "maps", {"a.png": page.PNG + b"a", "b.png": b"no picture"})
     run_artifacts, (message,) = page.read_artifacts(tmp_path)
-    assert run_artifacts.pictures == {"a": page.PNG + b"a"} and message.endswith("b.png is not shown: it is no PNG")
+    assert run_artifacts.pictures == {"a": page.PNG + b"a"} and message.endswith("b.png is not shown: it is not a PNG")
 
 
 def test_gain_is_over_the_control_at_the_same_learning_rate(tmp_path):

@@ -119,7 +119,7 @@ def test_dropin_command_on_pretrained_encoder(bert, reviews, tmp_path, call):
     about = f"{bert}, reviews.tar.gz, 24 drawn, 2 layers of 2 heads, 12 tokens"
     assert (result["n"], result["about"]) == (3, about)
     assert 0 < result["values"]["cur_plus"]["4"][0] < result["values"]["cur_step"]["4"][0]
-    assert "0 of drawn=24 are texts that fill length=500, and n=3" in call(dropin, *words, "length=500")[0]
+    assert "0 of drawn=24 examples are texts that fill length=500, but n=3" in call(dropin, *words, "length=500")[0]
 
 
 def test_invalid_option_error_names_option(command):

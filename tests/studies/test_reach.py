@@ -142,7 +142,7 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     # rows and derived change the derivatives, so the probes are computed again.
     for extra_overrides, is_cached in ((), True), (("rows=3",), False), (("derived=3", f"collect={tmp_path}"), False):
         probe.__wrapped__(compose(ProbesOptions, [*args, *extra_overrides]))
-        assert ("done before" in capfd.readouterr().err) == is_cached
+        assert ("already done" in capfd.readouterr().err) == is_cached
     collected = {name: record.load(home / name / "seed-0/probes.json") for name in names}
     assert list(record.load_collection(tmp_path).values()) == [collected["nystrom"], collected["sdpa"]]
     home.parents[1].joinpath(record.COLLECTION).write_text("{}")

@@ -192,7 +192,7 @@ def test_transfer_without_tuning_records_scores_once(runs, capfd):
     assert capfd.readouterr().err.count("listops softmax -> sdpa seed") == 2
     stamps = [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
     transfer.__wrapped__(words(runs, "attn=sdpa"))
-    assert capfd.readouterr().err.count("done before") == 2
+    assert capfd.readouterr().err.count("already done") == 2
     assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
     trainings, damaged = scan(runs)
     assert {r.label for r in trainings.values()} == {"softmax"} and damaged == []

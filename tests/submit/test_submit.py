@@ -128,7 +128,7 @@ def use_custom_class(runs, text=SOURCE):
     "change, reason",
     [
         (remove("cur_abs", "seed-2"), "cur_abs has 2 finished seeds; train at least 3"),
-        (remove("cur_abs", "seed-1"), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
+        (remove("cur_abs", "seed-1"), "lacks seed 1 of 0 to 2; include every seed, even if it diverged"),
         (remove("mean"), "listops has no control; train attn=mean"), (edit(record.NAME, unseal), "json has no sha256"),
         (retrain(ALL[3:], {"optim.steps": 9}), "have different settings (optim.steps: 9 -> 5000)"),
         (retrain(ALL[1:2], {"optim.batch": 16}), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
@@ -136,11 +136,11 @@ def use_custom_class(runs, text=SOURCE):
         (retrain(ALL[1:2], budget="quick"), "several values of budget (paper, quick); submit each on its own"),
         (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
-        (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
+        (retrain(ALL, {"provenance.max_length": 25}), "that differ from the benchmark's (max_length: 2000 -> 25)"),
         (retrain(ALL, MATCHED, steps=2, command="x experiment=mine"), "on 67 examples, the suite's configuration has"),
         (retrain(ALL, command="lra.train experiment=curformer_listops"), "160,000 examples, the suite's configuration"),
-        (retrain(ALL, {"task.limit": 60}), "other options of the task than the suite (task.limit: 2000 -> 60)"),
-        (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: 10.0 of the control is neither the rate of the mechanism"),
+        (retrain(ALL, {"task.limit": 60}), "task options that differ from the suite's (task.limit: 2000 -> 60)"),
+        (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: the control's rate 10.0 is neither the mechanism's rate"),
         (retrain(ALL[3:], {"attn._target_": "lra.attention.controls.Identity"}), "mean has the name of attn=mean but"),
         (retrain(ALL[:1], steps=7), "seed 0 has a record of 7 steps and a configuration of 5,000; train it again"),
         (retrain(ALL[:1], params=7), "listops cur_abs has 209,802 parameters, its records have 7; train it again"),
@@ -149,7 +149,7 @@ def use_custom_class(runs, text=SOURCE):
         (edit(checkpoint.BEST, flip), "best.ckpt is damaged"), (edit(checkpoint.METRICS, Path.unlink), "metrics.csv"),
         (use_custom_class, "the source of mine.Efficient is not attached; add source=mine.py"),
         ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
-        ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
+        ("rates=[0.5]", "rates=[0.5] lacks its rate 0.0001; list every rate tried"),
         ("author=null", "author is not given; add author='...'"), ("name=Cur", "name=Cur is not allowed; use lower"),
         ("link=ftp", "link=ftp is not an address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
@@ -178,7 +178,7 @@ def test_data_read_from_the_release_are_accepted(runs):
     assert "'source.release=<your copy of the files>'" in rerun and "=files" not in rerun
     fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
     reasons = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
-    assert "other data than the benchmark's (test: 2000 -> 256)" in reasons[0] and len(reasons) == 1
+    assert "data that differ from the benchmark's (test: 2000 -> 256)" in reasons[0] and len(reasons) == 1
 
 
 def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
@@ -187,7 +187,7 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     named = dataclasses.replace(control.record, label="mean-optim.lr=0.0003")
     control = control._replace(record=named, choices=control.choices | {"optim.lr": 3e-4, "block.bias": False})
     groups = by_mechanism([published("cur_abs"), control])
-    assert check_control(groups, [3e-4]) == [] and "nor one of rates=" in check_control(groups, [])[0]
+    assert check_control(groups, [3e-4]) == [] and "nor in rates=" in check_control(groups, [])[0]
     assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
     # One control with the same settings is enough, but it has to be of the same task; its rate need not be named.
     assert check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
@@ -297,7 +297,7 @@ def test_subset_of_files_is_other_data():
     benchmark = checks.compose_benchmark("task=text", "attn=mean", "protocol=paper")
     assert checks.check_data(run, benchmark) == []
     (reason,) = checks.check_data(run._replace(choices=run.choices | {"source.test": 200}), benchmark)
-    assert "on other data than the benchmark's (source.test: None -> 200)" in reason
+    assert "on data that differ from the benchmark's (source.test: None -> 200)" in reason
 
 
 def test_submissions_in_repository_are_valid():

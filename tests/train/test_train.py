@@ -178,7 +178,7 @@ def test_finished_or_locked_seed_is_skipped_and_changed_configuration_is_rejecte
     with hold(second_dir / ".owner"):
         trained(tmp_path, "seeds=[0,1]")
     err = capfd.readouterr().err
-    assert "seed 0: done before" in err and f"seed 1: skipped, process {os.getpid()} on " in err
+    assert "seed 0: skipped, already done" in err and f"seed 1: skipped, process {os.getpid()} on " in err
     assert (run_dir / "record.json").stat().st_mtime_ns == stamp and not (second_dir / "record.json").exists()
     trained(tmp_path, "seeds=[0,1]")
     first, second = result(run_dir), result(second_dir)
@@ -278,7 +278,7 @@ def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, mo
     first, *lines = stop.splitlines()
     assert first == "lra: 4 runs failed, the others finished"
     job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
-    message = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
+    message = "model.heads must divide model.dim 64, got 3; or set model.head_dim"
     expected = [job(3, name, message) for name in ("sdpa", "linear", "luna")]
     assert lines == [*expected, job(2, "linear", "out of memory")]
     assert error.count("lra: failed: ") == 4 and error.count("Traceback") == 1

@@ -156,7 +156,7 @@ def backward(
     tile = tiles.streaming_backward("c_backward", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
-    # Autograd would copy gradients in another layout than their tensors'.
+    # Allocate each gradient in the layout of its tensor; autograd would copy it otherwise.
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dw_parts = _new(q, S, G, M, E)
     dk_parts = _new(q, S, G, M, D)

@@ -67,7 +67,7 @@ def _(dout, q, k, v, q_landmarks, k_landmarks, rows, *unused):
 def _setup(ctx, inputs, output):
     *tensors, ctx.steps, ctx.copy, ctx.split = inputs
     ctx.save_for_backward(*tensors, *output[1:])
-    # Outputs that are only saved for the backward pass need no gradients of zeros.
+    # Do not materialise zero gradients for outputs that are only saved for the backward pass.
     ctx.set_materialize_grads(False)
 
 

@@ -7,7 +7,8 @@ dots require; BN rows of the sequence at a time. Rows and entries beyond the tru
 import triton
 import triton.language as tl
 
-# Sizes and strides that may differ between batches: triton would compile again for one that is 1 or a multiple of 16.
+# Sizes and strides that may differ between batches. If they were specialised, triton would compile again whenever
+# one is 1 or a multiple of 16.
 VARYING = ("H", "L", "S", "r_n", "r_h", "rr_n", "rr_h", "cr_n", "cr_h")
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -36,7 +37,7 @@ def is_real(real, at, valid):
 
 @triton.jit
 def load(x, at, stride, ok, D: tl.constexpr, BD: tl.constexpr):
-    """Load rows ``at`` of x as (rows, BD); in the interpreter bfloat16, which it computes as integers, as float32."""
+    """Load rows ``at`` of x as (rows, BD); as float32 if bfloat16 in the interpreter, which computes it as integers."""
     col = tl.arange(0, BD)
     mask = ok[:, None]
     if D < BD:
@@ -81,7 +82,7 @@ def cast_like(x, like):
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
-    """Multiply a b in float32; for bf16x3 the interpreter rounds float32 factors to 16 bits, for others not at all."""
+    """Compute a b in float32. In the interpreter bf16x3 rounds float32 factors to 16 bits, others do not round them."""
     if not INTERPRETED:
         s = tl.dot(a, b, input_precision=PRECISION)
     elif PRECISION == "bf16x3" and a.dtype == tl.float32:

@@ -42,7 +42,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
     """Compile each launch of the selection scores and of a forward and backward pass with a mask and copied rows.
 
     Args:
-        arch, dtype, m, d: one of the choices of the command line each.
+        arch, dtype, m, d: one value for each axis of the command line.
         kernels: kernels to compile.
 
     Returns:

@@ -86,7 +86,7 @@ def load(path: Path, kind: type[Results]) -> Results:
     Raises:
         ValueError: the file does not hold them.
     """
-    return typed_json.parse(kind, path, "a record of this study", "delete it to make it again")
+    return typed_json.parse(kind, path, "a record of this study", "delete it to repeat the measurement")
 
 
 @main(DropinOptions)

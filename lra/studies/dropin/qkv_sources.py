@@ -146,7 +146,8 @@ def record_encoder(model: Path, examples: Path, options: DropinOptions) -> QKVSo
             break
     if len(recorded) < options.n:
         description = "images" if is_image else f"texts that fill length={options.length}"
-        raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}; draw more")
+        count = f"only {len(recorded)} of drawn={options.drawn} examples are {description}"
+        raise ValueError(f"{count}, but n={options.n}; increase drawn")
 
     first_q = recorded[0][0][0]
     _, H, L, _ = first_q.shape

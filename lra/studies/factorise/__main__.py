@@ -45,8 +45,8 @@ SUMMARY = (
 )
 ABOUT = (
     "Frobenius errors of SF, the product of sparse Chord factors fitted by L-BFGS, and of SVD, truncated at the "
-    "paper's rank ceil(M²/2) and at the largest rank that holds no more numbers than the factors. If iterations is the "
-    "limit, SF was still falling, see its error after half of them."
+    "paper's rank ceil(M²/2) and at the largest rank that holds no more numbers than the factors. If iterations equals "
+    "the limit, the error of SF was still falling; SF half way is its error after half of the iterations."
 )
 ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 

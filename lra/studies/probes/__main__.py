@@ -110,7 +110,7 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
     if path.exists():
         before = record.load(path)
         if _is_up_to_date(before, run, options):
-            log(f"{title}: {describe(before)}, done before")
+            log(f"{title}: {describe(before)}, already done")
             return
 
     experiment = restore_experiment(run, options.data.root)

@@ -22,7 +22,7 @@ FOLDER = "probes"
 NAME = "probes.json"
 # Kind of file and remedy, for error messages.
 DESCRIPTION = "a record of probes"
-REMEDY = "delete it to make it again"
+REMEDY = "delete it to repeat the measurement"
 # The records of many seeds, one line each: the only file of probes of published runs.
 COLLECTION = "probes.jsonl"
 # Scores with other mechanisms and over the number of tokens: of one seed in its directory, and as a matrix of all seeds
@@ -158,5 +158,5 @@ def read_table(path: Path) -> pd.DataFrame:
     # At least two columns, whose names are unique.
     is_valid_head = len(head) > 1 and len(set(head)) == len(head)
     if not is_valid_head or any(len(line) != len(head) for line in lines):
-        raise ValueError("columns are missing or there twice")
+        raise ValueError("a column is missing or occurs twice")
     return pd.DataFrame(lines, columns=head)

@@ -292,7 +292,7 @@ def write_matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
 
 
 def _without_partial(means: pd.DataFrame, counts: pd.DataFrame, num_seeds: pd.Series) -> pd.DataFrame:
-    """Empty the means that only some seeds of a row have, which do not compare with the others; logs each."""
+    """Empty the means that only some seeds of a row have, which are not comparable with the others; logs each."""
     is_partial = counts.gt(0) & counts.lt(num_seeds, axis=0)
     for column in means.columns[is_partial.any()]:
         for task, label in means.index[is_partial[column]]:

@@ -90,7 +90,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
             return
         if (folder / FILE).exists():
             before = load(folder / FILE)
-            log(f"{title}: {describe(before)}, done before")
+            log(f"{title}: {describe(before)}, already done")
             return
         measured = measure(run, plan, run_dir, (exact, swapped), options)
         typed_json.save(measured, folder / FILE)

@@ -107,7 +107,7 @@ def load(path: Path) -> TransferRecord:
     Raises:
         ValueError: the file is not a record of a transfer, or belongs to another seed.
     """
-    transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
+    transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to repeat the measurement")
     typed_json.check_seed(path, transfer.seed)
     return transfer
 
