@@ -268,9 +268,12 @@ def _group_series(axes: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _restyle(element: ElementTree.Element) -> None:
-    """Replace colours by style-sheet variables, round coordinates; drop ids, transforms, clips, fonts, whitespace."""
-    for name in ("id", "transform", "clip-path"):
+    """Replace colours by style-sheet variables, round coordinates; drop ids, clips, fonts, whitespace."""
+    for name in ("id", "clip-path"):
         element.attrib.pop(name, None)
+    # matplotlib rotates all texts, the label of the vertical axis by a right angle and the others by none.
+    if not element.get("transform", "").startswith("rotate(-90"):
+        element.attrib.pop("transform", None)
     element.tail = None
     element.text = (element.text or "").strip() or None
 

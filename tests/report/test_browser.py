@@ -140,7 +140,6 @@ def test_page_fits_viewport_in_both_colour_schemes(visit, name, place, width, he
 
 def test_leaderboard_keeps_models_visible_while_scrolling(visit):
     page = visit("leaderboard", width=390, height=844)
-    # The first column is sticky.
     page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
     assert 0 <= page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left") < 20
 
