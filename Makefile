@@ -23,7 +23,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser docs lint bench bench-peers gpu-check clean
+.PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser test-launchers docs lint bench bench-peers gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -92,6 +92,10 @@ test-peers: setup ## mechanisms and Pathfinder against public implementations, w
 test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
 	$(INSTALL) playwright
 	$(BIN)/python -m pytest -q -rs -m browser tests/report/test_browser.py
+
+test-launchers: setup ## sweeps with the launchers for SLURM (run on this machine) and Ray, which are installed into .venv
+	$(INSTALL) -e '.[slurm,ray]'
+	$(BIN)/python -m pytest -q -rs -k "launcher or submitit or ray" tests/sweep
 
 docs: setup ## build the manuals and the API as a site: dist/site/index.html
 	$(INSTALL) -e '.[docs]'
