@@ -53,7 +53,7 @@ class AclImdb:
         """Summarise the state of the files without reading them.
 
         Raises:
-            ValueError: the files of the folder changed after it was opened.
+            ValueError: reviews were added to the folder or removed from it after it was opened.
         """
         # A copy that is still being made has more files each time it is listed.
         if AclImdb(self.path).names != self.names:

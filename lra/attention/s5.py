@@ -31,8 +31,9 @@ class S5(Mixer):
         states: P. One of each conjugate pair is stored.
         blocks: J, all alike; each has P / J states.
         c_init: ``lecun_normal`` and ``trunc_standard_normal`` draw the real and imaginary parts of C (d x P) from a
-            truncated normal with standard deviation (P d)^-1/2 or P^-1/2, and multiply C by V. ``complex_normal`` draws
-            the real and imaginary parts of C V itself from a normal with standard deviation 2^-1/2.
+            truncated normal with standard deviation (P d)^-1/2 and P^-1/2, respectively, and multiply C by V.
+            ``complex_normal`` draws the real and imaginary parts of C V itself from a normal with standard deviation
+            2^-1/2.
         discretisation: ``zoh`` or ``bilinear``.
         bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
             layer is causal.

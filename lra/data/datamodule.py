@@ -56,9 +56,9 @@ class TaskData(L.LightningDataModule):
         eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
             ``length``. ``none`` pads as ``batch`` does, for a model that packs the sequences or encodes groups of
-            similar lengths. ``compact`` removes the tokens ``masked_id``, if it is set, keeps the others in their
-            order, and then pads as ``batch`` does; batches have ``positions``.
-        mask: whether batches have a mask; without it, padding counts as tokens.
+            similar lengths. ``compact`` pads as ``batch`` does. With ``masked_id`` it first removes these tokens, the
+            others keep their order, and batches have ``positions``.
+        mask: False: no batch has a mask, so padding counts as tokens.
         seed: seed of the order of the training examples.
     """
 

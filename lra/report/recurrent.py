@@ -22,8 +22,8 @@ ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
     "without attention and over the convolutional control, ± standard error. ≈: no significant difference "
     "(p > 0.05, Welch's t-test with Holm's correction for the gains of the column). rate: learning rate with the best "
-    "validation accuracy of seed 100; if several rates are within one standard error of the difference (about 1.5 "
-    "points) of the best, the one nearest to the middle of the grid. parameters: of the whole model. state: numbers "
+    "validation accuracy of seed 100; if several rates are up to one standard error of the difference (about 1.5 "
+    "points) below the best, the one nearest to the middle of the grid. parameters: of the whole model. state: numbers "
     "that a layer carries from token to token in each direction."
 )
 

@@ -237,7 +237,7 @@ class RunDir:
         return checkpoint.read_weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:
-        """Return what ``last.ckpt`` stores: the identity of the run and of its code, and the evaluations so far."""
+        """Return what ``last.ckpt`` stores of this object: identity of the run and its code, evaluations so far."""
         sources = config_file.source_digests(self.choices)
         code = self.code or config_file.code_digest()
         return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}

@@ -24,7 +24,7 @@ from ..runs import record
 
 LOG = "train.log"
 FAILED = "failed.txt"
-# Seconds to finish the current step after SIGTERM; then the process is killed.
+# Seconds to finish the current step after SIGTERM; then the process exits.
 PATIENCE = 60
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from ..console import log
 from ..data.datamodule import Batch, TaskData
 
-# Use CUDA graphs only if batches have at most this many widths, because each width adds a graph to memory.
+# With trainer.compile=auto, use CUDA graphs only if batches have at most this many widths: each adds a graph to memory.
 MAX_NUM_WIDTHS = 8
 GRAPHS = "reduce-overhead"
 # Trial runs of a step: the first compiles, the second records a CUDA graph, the third replays it.
