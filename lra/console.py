@@ -40,9 +40,10 @@ def visible(text: str) -> str:
 def pip_install(extra: str) -> str:
     """Return the command that installs an extra of pyproject.toml, from the checkout or for the installed package."""
     is_checkout = Path(__file__).parents[1].joinpath("pyproject.toml").exists()
+    if not is_checkout:
+        return f"pip install 'lra-suite[{extra}]'"
     # Without -e, pip replaces an editable installation by a copy.
-    package = "-e '." if is_checkout else "'lra-suite"
-    return f"pip install {package}[{extra}]'"
+    return f"pip install -e '.[{extra}]'"
 
 
 def plural(count: int, noun: str) -> str:

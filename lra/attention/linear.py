@@ -62,7 +62,9 @@ class Linear(Attention):
         if self.causal:
             # Eq. 9: sums over the keys up to each query.
             numerator, denominator = causal_sums(phi_q, zero_padding(phi_k, mask), v)
-            return numerator / denominator.clamp(min=1e-6) if self.normalise else numerator * scale
+            if self.normalise:
+                return numerator / denominator.clamp(min=1e-6)
+            return numerator * scale
         # Eq. 5, with and without its denominator.
         if self.normalise:
             return linear_attention(phi_q, phi_k, v, mask)

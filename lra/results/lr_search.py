@@ -1,15 +1,14 @@
 """Learning-rate searches: runs whose label holds their learning rate, and the table of the best rates."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from operator import itemgetter
 
+from ..runs.reader import RATE
 from .summary import Row
 from .table import Cell, Table, TableRow, frame, number
 
 HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
-RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
 # Key of the runs whose label has no learning rate.
 BUDGET = "budget's"
 # End of the study name of a search.

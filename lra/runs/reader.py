@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from .run_dir import RunDir, has_begun
 
 # Label of the control: the mechanism without attention, where every query gets the mean of the values.
 CONTROL = "mean"
+# Learning rate in a label.
+RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ class SeedDirs:
         scores = _test_scores(done)
         text = f"{first.task} {first.label}: test {spread_text(scores)} (n = {len(scores)})"
         # A label with a learning rate is compared with the control at this rate.
-        _, key, rate = first.label.partition("-optim.lr=")
-        control = f"{CONTROL}{key}{rate}"
+        rate = RATE.search(first.label)
+        control = f"{CONTROL}{rate[0]}" if rate else CONTROL
         if first.label == control:
             return text
 

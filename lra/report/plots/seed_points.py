@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from ...results import figures
 from ...results.figures import Picture
-from ...results.lr_search import RATE, SEARCH_SUFFIX, without_search
+from ...results.lr_search import SEARCH_SUFFIX, without_search
 from ...results.palette import GROUND, INK, SOFT, family, look
 from ...results.summary import Row
+from ...runs.reader import RATE
 from . import lr_curves
 
 ABOUT = (
