@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile) -c constraints.txt
-# Bytecode is compiled on all cores, where pip takes one; some packages have files that are not Python.
+# Compile bytecode on all cores (pip uses one). Errors are ignored: some packages have .py files that are not Python.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 ATTN ?= cur_abs
 TASK ?= listops
@@ -14,7 +14,6 @@ BUDGET ?= quick
 PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch \
 	h-transformer-1d opencv-python-headless
 SWEEP ?= selection
-LAUNCHER ?= basic
 RUNS ?= runs
 WIDTH ?= 6.75
 
@@ -26,11 +25,12 @@ export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 .PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser test-launchers docs lint bench bench-peers gpu-check clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 setup: $(DEV) ## install into .venv, with the test tools (TORCH_INDEX=<url> for another build of torch)
 
-# An index of torch has few versions of its dependencies, so their pins apply in the second step. uv makes no pip.
+# An index of torch has few versions of its dependencies, so their pins apply in the second step. An environment made by
+# uv has no pip.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
@@ -59,8 +59,8 @@ train: $(STAMP) ## train ATTN on TASK at BUDGET, five seeds
 
 sweep: BUDGET := $(if $(filter file,$(origin BUDGET)),paper,$(BUDGET))
 sweep: $(STAMP) ## SWEEP over TASKS (default: all of its tasks) at BUDGET (paper) with LAUNCHER; resumes; PLAN=true only prints the plan
-	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
-		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
+	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) \
+		$(if $(LAUNCHER),hydra/launcher=$(LAUNCHER)) $(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
 
 report: $(STAMP) ## print all runs next to the papers' numbers, and write the page runs/report
 	$(BIN)/python -m lra.report

@@ -212,7 +212,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
 
     Yields:
         Name and content of each wanted file; the content is readable until the next is requested. Code that reads it
-        belongs into a block of ``reading``.
+        belongs in a block of ``reading``.
 
     Raises:
         ValueError: the archive is damaged, or a zip archive.
@@ -240,7 +240,11 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
             # tarfile takes the end of a truncated file for the end of the archive, which is a block of zeros.
             if tar.fileobj.tell() < tar.offset + tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("unexpected end of data")
-            # The checksum of the compression stands behind the last member.
-            while tar.fileobj.read(2**20):
-                pass
+            # The checksum of the compression stands behind the last member. tarfile also takes a damaged header for
+            # the end of the archive, but only zeros follow the real end.
+            block = tar.fileobj.read(2**20)
+            while block:
+                if block.strip(b"\0"):
+                    raise tarfile.ReadError("data behind its end, or a damaged header")
+                block = tar.fileobj.read(2**20)
             meter.add(raw.tell() - meter.size)

@@ -103,7 +103,8 @@ class Image(CopySource):
 
     Example: 1024 grey levels 0 to 255, an image of 32 x 32 pixels line by line, are 6 (frog).
 
-    A split is stored in the order of the archive or of the copy.
+    A split is stored in the order of the archive or of the copy. Hugging Face's copy has the training batches in the
+    order 4, 3, 2, 5, 1, so its validation images are not the Long Range Arena's.
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.

@@ -20,6 +20,7 @@ from lra.startup import abandon_stdout, interruptible
 from . import image, text
 from .archive import expand, sha256, subfolders
 from .formats.column_files import NAMES, SUFFIXES, find_parts
+from .formats.detect import FILE_SUFFIXES
 from .survey import Collector
 from .survey_files import PathfinderCollector
 from .survey_walk import survey_archive, survey_folder
@@ -74,6 +75,9 @@ def inspect(path: Path) -> int:
     try:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
+        is_part = path.name.endswith((*FILE_SUFFIXES, ".tsv", ".tsv.gz"))
+        if is_part and path.is_file():
+            raise ValueError(f"{path} is one file of a copy: inspect its folder, {path.parent}")
         with reporter("inspect") as progress:
             survey = survey_archive if path.is_file() else survey_folder
             collectors = list(survey(path, progress))

@@ -25,7 +25,7 @@ from .expressions import CLOSE, DIGIT, OPERATOR, TOKENS, Example, check_answer, 
 from .file_source import ReleaseSource
 from .formats.detect import open_reader
 from .formats.layout import Reader, SequenceExample
-from .release import Lines, Release, unless_empty
+from .release import Lines, Release, has_tables, unless_empty
 
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
 OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
@@ -79,7 +79,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     answers = np.empty(trees, np.int64)
     # For each open operator: the position of its token, the arguments that the operator around it still needs, this one
     # included, and the first of its values on the stack.
-    opened, missing, first_value = np.empty((3, max_depth), np.int64)
+    opened, outer_missing, first_value = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
     end = 0
@@ -103,7 +103,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
                 opened[depth] = position
                 first_value[depth] = num_values
-                missing[depth] = num_missing
+                outer_missing[depth] = num_missing
                 num_missing = 2 + below(word, max_args - 1)
                 length += num_missing + 1
                 position += 1
@@ -124,7 +124,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
                     break
                 # The last argument: draw the name of the operator and compute its value.
                 depth -= 1
-                num_missing = missing[depth]
+                num_missing = outer_missing[depth]
                 state += STEP
                 operator = below(mix(state), 4)
                 value = _answer(operator, values, first_value[depth], num_values)
@@ -210,7 +210,7 @@ class ListOps(ReleaseSource):
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
         self.seed = seed
-        self.release = open_reader(release, self.name, columns=columns)
+        self.release = open_reader(release, self.name, columns=columns, has_official=partial(has_tables, files=FILES))
         if release is not None and self.release is None:
             self.release = Release(path=release, files=FILES)
 
@@ -222,7 +222,7 @@ class ListOps(ReleaseSource):
 
     def use_release(self, release: Path) -> None:
         # A release has the paper's trees and sizes; smaller budgets and other seeds are generated.
-        is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES and self.seed == 0
+        is_official = self.tree == OFFICIAL_TREE and self.sizes == OFFICIAL_SIZES and self.seed == 0
         if self.release is None and is_official:
             self.release = unless_empty(Release(path=release, files=FILES), self.name)
 

@@ -44,7 +44,8 @@ def load_dataset(
 
     Args:
         task: name of the task, such as ``listops``, ``text`` or ``pathfinder``.
-        split: ``train``, ``val`` or ``test``.
+        split: ``train``, ``val`` or ``test``. The validation set of Text is its test set, as in the papers, unless
+            ``overrides`` has ``protocol=clean``.
         budget: ``paper`` for the published sizes and lengths; ``quick`` and ``smoke`` are smaller. ListOps also has
             ``quickstart``.
         root: folder of all data; None for ``$LRA_DATA``, or ``data`` if that is not set.
@@ -86,7 +87,7 @@ def load_dataset(
 
 def _prepare(source: Source, root: Path, download: bool) -> None:
     """Prepare the data unless they are there; raises ValueError if they need a download that was not asked for."""
-    if download and source.stored and not source.manual:
+    if download and source.stored:
         source.prepare(root)
         return
     # Generates what can be generated; for the rest the error names the command that prepares it.

@@ -160,6 +160,11 @@ class Release:
         return splits
 
 
+def has_tables(folder: Path, files: Mapping[str, str]) -> bool:
+    """Whether a folder holds the release archive, or it or a folder below it has a table of every split."""
+    return archive_in(folder) is not None or bool(Release(path=folder, files=files).candidates)
+
+
 def unless_empty(release: Release, task: str) -> Release | None:
     """Return the release, or None, after a log message, if its folder exists and has none of the files of the task."""
     # Other faults are errors as soon as the files are read.
@@ -187,10 +192,9 @@ def _same_content(first: Paths, second: Paths) -> bool:
     """Whether two copies hold the same bytes, compressed or not."""
     if _identity(first) == _identity(second):
         return True
-    # Only one of them may be compressed: compare what is inside.
-    first_suffixes = {path.suffix for path in first.values()}
-    second_suffixes = {path.suffix for path in second.values()}
-    if first_suffixes == second_suffixes:
+    # Equal tables may be compressed differently, or only one of them: compare what is inside.
+    is_compressed = any(path.suffix == ".gz" for path in (*first.values(), *second.values()))
+    if not is_compressed:
         return False
     pairs = [(path, second[split]) for split, path in first.items()]
     return all(content_digest(path) == content_digest(other) for path, other in pairs)

@@ -15,7 +15,7 @@ from .file_source import FileSource
 from .formats.detect import open_reader
 from .formats.layout import Reader
 from .lines import text_lines
-from .release import OFFICIAL, Lines, Release, unless_empty
+from .release import OFFICIAL, Lines, Release, has_tables, unless_empty
 
 FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 MAX_BYTES = 10_000  # per text, as in the official pipeline; the task reads fewer
@@ -135,8 +135,10 @@ class Retrieval(FileSource):
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.replace(url=url, sha256=sha256, archive=archive)
         # A copy in another format, else the official files.
-        self.release: Reader | Release | None = open_reader(release, self.name, columns=columns)
-        if release is not None and self.release is None:
+        has_official = partial(has_tables, files=FILES)
+        copy = open_reader(release, self.name, columns=columns, has_official=has_official)
+        self.release: Reader | Release | None = copy
+        if release is not None and copy is None:
             self.release = Release(path=release, files=FILES)
 
     @property

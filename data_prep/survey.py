@@ -131,6 +131,8 @@ class TableCollector(Collector):
     def __init__(self, place: str):
         super().__init__(place)
         self.summaries: dict[str, SplitSummary] = {}
+        # Splits whose file is there, even if it cannot be read to its end.
+        self.present: set[str] = set()
 
     @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
@@ -140,6 +142,7 @@ class TableCollector(Collector):
         file_name = name.removesuffix(".gz").rpartition("/")[2]
         splits = {file: split for split, file in self.files.items()}
         split = splits[file_name]
+        self.present.add(split)
         path = f"{self.place}/{name}"
         summary = SplitSummary(split)
         sha = hashlib.sha256()
@@ -182,7 +185,7 @@ class TableCollector(Collector):
         has_open_end = number > 0 and not raw.endswith(b"\n")
         if has_open_end and not faults and number not in blank:
             self.tolerated.append(f"{path}, line {number}: no line end, the file may be truncated")
-        self.faults += shorten(faults)
+        self.faults += shorten(faults, path)
         summary.sha256 = sha.hexdigest()
         # The reader rejects two versions of a file in one archive.
         previous = self.summaries.get(split)
@@ -195,18 +198,17 @@ class TableCollector(Collector):
 
     def summarise(self) -> list[SplitSummary]:
         for split, file in self.files.items():
-            if split not in self.summaries:
+            if split not in self.present:
                 self.faults.append(f"{self.place}/{file}: is missing")
         return [self.summaries[split] for split in self.files if split in self.summaries]
 
 
-def shorten(faults: list[str]) -> list[str]:
-    """Keep the first faults and count the others."""
+def shorten(faults: list[str], place: str) -> list[str]:
+    """Keep the first faults of a file or folder and count the others."""
     if len(faults) <= MOST_FAULTS:
         return faults
-    file = faults[0].partition(",")[0]
     num_others = len(faults) - MOST_FAULTS
-    return [*faults[:MOST_FAULTS], f"{file}: {num_others:,} more faults"]
+    return [*faults[:MOST_FAULTS], f"{place}: {num_others:,} more faults"]
 
 
 def expression_differences(splits: list[SplitSummary]) -> list[str]:
@@ -217,7 +219,7 @@ def expression_differences(splits: list[SplitSummary]) -> list[str]:
         outside = np.count_nonzero((lengths <= 500) | (lengths >= 2000))
         if outside:
             lines.append(f"{split.name}: {outside:,} expressions do not have 501 to 1,999 tokens")
-    # A test of chi squared with the official settings; both histograms are samples.
+    # A chi-square test of homogeneity: the histogram of the official settings is a sample as well.
     total = sum((split.labels for split in splits), Counter())
     counts = [total[label] for label in range(10)]
     if sum(counts) >= 1000:

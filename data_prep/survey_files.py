@@ -65,7 +65,7 @@ class PathfinderCollector(Collector):
             self.add_digest(name, self.digest(content))
 
     def digest(self, content: bytes) -> bytes | str:
-        """Return a digest of the pixels of an image, or the reason why it is none."""
+        """Return a digest of the pixels of an image, or the reason why the content is not such an image."""
         pixels = decode(content, self.size)
         if pixels is not None:
             return hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
@@ -106,7 +106,7 @@ class PathfinderCollector(Collector):
                 summary.labels[label] += 1
                 summary.lengths.append(self.size**2)
         # A folder with thousands of damaged images is described by the first ones.
-        self.faults = shorten(self.faults) + shorten(missing)
+        self.faults = shorten(self.faults, self.place) + shorten(missing, self.place)
         # Placeholders, of which most images are equal.
         if 2 * len(distinct) < summary.examples:
             counts = f"{len(distinct):,} of {summary.examples:,}"
@@ -152,7 +152,7 @@ class ReviewCollector(Collector):
             split = folder.partition("/")[0]
             if not any(name.startswith(f"{folder}/") for name in self.reviews[split]):
                 missing.append(f"{self.place}/{folder}: is missing or holds no <id>_<rating>.txt")
-        self.faults = missing + shorten(self.faults)
+        self.faults = missing + shorten(self.faults, self.place)
         return list(self.summaries.values())
 
     def content(self, split: SplitSummary) -> str:

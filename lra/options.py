@@ -75,14 +75,16 @@ class Checked:
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        unchecked = dict(options)
         for owner in cls.__mro__:
             # The constructors of object and of C classes have no annotations.
             constructor = getattr(owner, "__init__", None)
             annotations = getattr(constructor, "__annotations__", {})
             for name, kind in annotations.items():
-                if name not in options:
+                # Only the nearest annotation counts: a subclass may allow other values than the class it extends.
+                if name not in unchecked:
                     continue
-                value = options[name]
+                value = unchecked.pop(name)
                 if not accepts(kind, value):
                     raise ValueError(rejection(name, value, kind))
         return super().__new__(cls)

@@ -13,6 +13,7 @@ SPINS = "1000"
 def begin() -> None:
     """Prepare this process for a command; ``lra`` and every ``__main__`` module call it before they import torch."""
     refuse_other_platforms()
+    refuse_deleted_folder()
     wait_briefly()
     end_quietly()
 
@@ -21,6 +22,14 @@ def refuse_other_platforms() -> None:
     """Exit on any system but Linux and macOS, whose locks, signals and limits this suite relies on."""
     if platform.system() not in ("Linux", "Darwin"):
         sys.exit(f"lra: runs on Linux and macOS, not on {platform.system()}; on Windows use WSL")
+
+
+def refuse_deleted_folder() -> None:
+    """Exit if the working directory was deleted, since relative paths such as ``runs`` lead nowhere then."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        sys.exit("lra: the working directory was deleted; change to another one")
 
 
 def wait_briefly() -> None:

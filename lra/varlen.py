@@ -102,10 +102,10 @@ class VarlenLayout:
 
     def strided_indices(self, count: int) -> Int[Tensor, "N count"]:
         """Return packed indices at equal distances in each sequence."""
-        # Token i is at position floor(i length / count).
+        # Selected token i is number floor(i num_real / count) of the real tokens of its sequence.
         i = torch.arange(count, device=self.num_real.device)
-        positions = i * self.num_real[:, None] // count
-        return self.starts[:, None] + positions
+        rank = i * self.num_real[:, None] // count  # (N,count)
+        return self.starts[:, None] + rank
 
     def top(self, scores: Float[Tensor, "1 H T"], count: int) -> Int[Tensor, "N H count"]:
         """Return the packed indices of the ``count`` highest scores of each sequence.

@@ -1,6 +1,7 @@
 """Shared fixtures and helpers: mechanism names, small experiments, and entry points called in this process."""
 
 import contextlib
+import errno
 import functools
 import gc
 import os
@@ -117,28 +118,21 @@ def config(attn: str, *overrides: str) -> Experiment:
     return experiment(*SMOKE, *mechanism, *words, *overrides)
 
 
-def printed(entry, *words, patch, capfd):
-    """Call an entry point in this process; returns its exit message (None on success), stdout and stderr."""
-    capfd.readouterr()
-    patch.setattr(sys, "argv", ["lra", *words])
-    try:
-        entry()
-        stop = None
-    except SystemExit as error:
-        stop = error.code
-    return stop, *capfd.readouterr()
-
-
-def run(entry, *words, patch, capfd):
-    """Call an entry point in this process; returns its exit message and stderr."""
-    stop, _, stderr = printed(entry, *words, patch=patch, capfd=capfd)
-    return stop, stderr
-
-
 @pytest.fixture
 def call(monkeypatch, capfd):
-    """A function that calls an entry point: call(entry, *arguments) -> exit message, stdout, stderr."""
-    return functools.partial(printed, patch=monkeypatch, capfd=capfd)
+    """Call an entry point in this process: call(entry, *words) -> exit message (None on success), stdout, stderr."""
+
+    def run(entry, *words):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["lra", *words])
+        try:
+            entry()
+            stop = None
+        except SystemExit as error:
+            stop = error.code
+        return stop, *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture
@@ -197,6 +191,18 @@ def small_disk():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def deny_access(monkeypatch, name):
+    """Make folders whose path ends with a name unreadable, as folders without permission are."""
+    scandir = os.scandir
+
+    def scan(path):
+        if str(path).endswith(name):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
 
 
 def of_session(tmp_path_factory, name):

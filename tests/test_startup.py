@@ -46,18 +46,16 @@ class Watch:
         if name == 'torch': sys.exit(os.environ.get('GOMP_SPINCOUNT', 'not settled'))
 sys.meta_path.insert(0, Watch())
 """
-ENTRIES = {
-    "runpy.run_path('examples/arena_cell.py', run_name='__main__')": SPINS,
-    "sys.argv[1:] = ['maps']; runpy.run_module('lra.__main__', run_name='__main__')": SPINS,
-}
+ENTRIES = ["runpy.run_path('examples/arena_cell.py', run_name='__main__')"]
+ENTRIES += ["sys.argv[1:] = ['maps']; runpy.run_module('lra.__main__', run_name='__main__')"]
 # ``python -m`` does the same as ``lra``.
 MODULES = sorted({entry.module for entry in cli.ENTRIES.values() if ":" not in entry.module})
-ENTRIES |= {f"runpy.run_module({module!r}, run_name='__main__')": SPINS for module in MODULES}
+ENTRIES += [f"runpy.run_module({module!r}, run_name='__main__')" for module in MODULES]
 
 
 @pytest.mark.parametrize("code", ENTRIES)
 def test_entry_points_set_spin_count_before_importing_torch(code):
-    assert process("-c", WATCH + code).stderr.strip() == ENTRIES[code]
+    assert process("-c", WATCH + code).stderr.strip() == SPINS
 
 
 EFFECTS = """
@@ -105,6 +103,12 @@ def test_imports_need_no_optional_packages_and_have_no_side_effects():
 def test_unsupported_system_raises():
     run = process("-c", "import platform; platform.system = lambda: 'Windows'; from lra.__main__ import main; main()")
     assert run.stderr == "lra: runs on Linux and macOS, not on Windows; on Windows use WSL\n" and run.returncode == 1
+
+
+def test_deleted_working_directory_raises(tmp_path):
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv.pop()); from lra.__main__ import main; main()"
+    run = process("-c", code, str(tmp_path))
+    assert run.stderr == "lra: the working directory was deleted; change to another one\n" and run.returncode == 1
 
 
 MISSING = {"studies.pretrained.dinov2_onnx": ("onnx", "onnx"), "integrations.huggingface": ("transformers", "hf")}

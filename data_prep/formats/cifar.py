@@ -138,7 +138,7 @@ def _is_python_archive(path: Path) -> bool:
     try:
         with tarfile.open(path) as archive:
             first = archive.next()
-            while first is not None and is_metadata(first.name):
+            while first is not None and (first.name == "." or is_metadata(first.name)):
                 first = archive.next()
     except (tarfile.TarError, OSError, EOFError):
         return False

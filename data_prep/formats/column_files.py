@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..archive import is_metadata
+
 NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev", "eval"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")
 # Where the files of a split are below a folder.
@@ -16,6 +18,8 @@ PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*", "*-{}[-.]*")
 # A file of several, such as train-00000-of-00002; older versions of the package append a checksum.
 SHARD = re.compile(r"(?P<stem>(.*[-._])?)(?P<number>\d+)-of-(?P<total>\d+)(-[0-9a-f]{16})?")
 MOST_MISSING = 5  # missing files that are named; further ones are counted
+# S4 keeps its tokenizer next to the folders of the splits.
+S4_TOKENIZER = "tokenizer.pkl"
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ def find_parts(folder: Path) -> dict[str, list[Path]]:
     """Find the files of each split, in order; a split without files is left out.
 
     Raises:
-        ValueError: a file is missing among files that state their number, files are named in two styles, or the splits
-            are in two places.
+        ValueError: a file is missing among files that state their number, files are named in two styles, the splits
+            are in two places, or they are a cache of S4.
     """
     parts = {}
     # The first file in each place.
@@ -49,6 +53,7 @@ def find_parts(folder: Path) -> dict[str, list[Path]]:
         if files:
             _check_styles(files)
             _check_shards(files)
+            _reject_s4_cache(files[0])
             parts[split] = files
             places.setdefault(place, files[0])
     if len(places) > 1:
@@ -65,10 +70,19 @@ def _first_files(folder: Path, names: tuple[str, ...]) -> tuple[str, list[Path]]
     """
     for name in names:
         for pattern in PLACES:
-            files = sorted(path for path in folder.glob(pattern.format(name)) if path.suffix in SUFFIXES)
+            candidates = [path for path in folder.glob(pattern.format(name)) if path.suffix in SUFFIXES]
+            files = sorted(path for path in candidates if not is_metadata(path.name))
             if files:
                 return pattern, files
     return "", []
+
+
+def _reject_s4_cache(file: Path) -> None:
+    """Raise ValueError if a file is in a cache of the S4 repository, whose ids belong to other vocabularies."""
+    cache = file.parent.parent
+    if (cache / S4_TOKENIZER).is_file():
+        reason = f"is a cache of S4 with ids of another vocabulary ({S4_TOKENIZER})"
+        raise ValueError(f"{cache} {reason}: name the data it was made from")
 
 
 def _check_styles(files: list[Path]) -> None:

@@ -1,6 +1,6 @@
 """Choose the reader of a copy by the files at its path."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def open_reader(
     stem: str | None = None,
     length: int | None = None,
     columns: Sequence[str] | None = None,
+    has_official: Callable[[Path], bool] = lambda folder: False,
 ) -> Reader | None:
     """Open a copy of a task in a format that several tasks share.
 
@@ -80,6 +81,8 @@ def open_reader(
         stem: task as its pickles are named; None for the same name.
         length: pixels of an image.
         columns: names of the columns of parquet and arrow files.
+        has_official: whether a folder has the official files of the task; then parquet and arrow files below it, which
+            may belong to another task, are not read unless ``columns`` are given.
 
     Returns:
         The reader; None if the path is none of these formats, so that the source reads the official one.
@@ -108,6 +111,8 @@ def open_reader(
         return arrays.ArrayReader(folder, **options)
     if length is not None and pixel_lines.has_files(folder):
         return pixel_lines.PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
+    if columns is None and has_official(folder):
+        return None
     if find_parts(folder):
         options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}
         return ColumnReader(folder, **options)

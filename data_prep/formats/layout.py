@@ -188,7 +188,7 @@ class Export:
         splits: opened splits.
         kind: ``display`` of the task: expression, bytes, pixels or series.
         limit: tokens that the task reads of a sequence.
-        length: positions of the model.
+        length: maximum sequence length of the model.
         shift: number added to stored ids.
     """
 

@@ -29,7 +29,8 @@ PARTS = {"train": "train", "val": "dev", "test": "test"}
 PREFIXES = ("lra-", "")
 # The largest number of expressions from which the ids of ListOps are recovered.
 SAMPLE = 2_000
-# Unlike earlier protocols 3 has bytes, and unlike later ones it numbers the entries of its memo explicitly.
+# Protocol 3 has bytes, unlike earlier ones, and writes the numbers of memo entries into the file, unlike later ones.
+# So records that were pickled one by one can be joined in one list: the numbers begin at 0 in each.
 PROTOCOL = 3
 # The opcodes PROTO 3 and EMPTY_LIST.
 HEADER = b"\x80\x03]"

@@ -90,7 +90,7 @@ class _Interpreter:
         self.streamed = streamed
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        # Number of entries that the memo ever had, which MEMOIZE numbers; ``_flush`` removes some of them.
+        # Entries stored so far: the index of the next MEMOIZE, which ``_flush`` does not reset when it removes some.
         self.num_memoised = 0
 
     def run(self) -> Iterator[Any]:
@@ -261,7 +261,7 @@ def _stack_name(interpreter: _Interpreter, _: None) -> None:
 
 
 IGNORED = {"PROTO", "FRAME", "STOP"}
-# Opcodes after which a list on top of the stack may have new items.
+# Opcodes after which the outermost object is inspected: it may be a list with new items; at STOP it must be a list.
 APPENDING = {"APPEND", "APPENDS", "LIST", "STOP"}
 # Opcodes whose argument is the value itself.
 VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}

@@ -61,8 +61,8 @@ def copy(target, source):
 def _is_free(mask, cells, y, x):
     """Whether the mask dilated by the element with these cells (., 2) is free at a pixel.
 
-    As in cv2.dilate, cells beyond the image's edge are ignored, so an element with gaps can pass the mask's frame; a
-    pixel without any other cell is not free.
+    As in cv2.dilate, cells beyond the image's edge are ignored, so an element with gaps can straddle the mask's frame.
+    A pixel all of whose cells are beyond the edge is not free.
     """
     end = len(mask) - BEYOND
     free = False
@@ -78,9 +78,10 @@ def _is_free(mask, cells, y, x):
 
 @inlined
 def _window(seeds, paddle, frame):
-    """First and end y, first and end x of a rectangle with all free pixels inside a frame."""
+    """Bounds y0, y1, x0, x1 of a rectangle that holds all free pixels if a frame (its width in pixels) is occupied."""
     y_least, y_most, x_least, x_most = seeds.reach[paddle]
-    # An element wider than the frame may skip it, so every pixel is a candidate.
+    # An element wider than the frame may have cells on both sides of it and none on it: then every pixel is a
+    # candidate, and the frame has to be in the mask.
     if frame <= max(y_most - y_least, x_most - x_least):
         return 0, seeds.size, 0, seeds.size
     first_y = frame - y_least
@@ -181,11 +182,11 @@ def _extend(paddles, masks, last, stream):
     anchor_y, anchor_x = _moved(last.pivot_y, last.pivot_x, paddles.anchor[paddle])
     dilated = masks[1]
 
-    # Weight of a follower: its turn, times the free share of the mask where it ends.
-    turn = paddles.turn[paddle]
+    # Weight of a follower: the weight of its turn, times the free share of the mask where it ends.
+    turn_weight = paddles.turn_weight[paddle]
     total = 0.0
-    for c in range(len(turn)):
-        total += turn[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
+    for c in range(len(turn_weight)):
+        total += turn_weight[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
     if total < 1e-4:
         return FAILED
 
@@ -196,7 +197,7 @@ def _extend(paddles, masks, last, stream):
         c = -1
         while cumulative <= goal:
             c += 1
-            cumulative += turn[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
+            cumulative += turn_weight[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
         k = paddles.follower[paddle, c]
         y = anchor_y + paddles.displacement[k, 0]
         x = anchor_x + paddles.displacement[k, 1]
@@ -224,7 +225,7 @@ def _note(record, segment):
 @inlined
 def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
     """Draw two targets into masks and record; False if either fails. The first begins in orientation ``paddle``."""
-    # Seeds of both targets on an empty image.
+    # Seeds of both targets on an empty image, the first one inside a frame as wide as twice their distance.
     first = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
     if first.paddle < 0:
         return False

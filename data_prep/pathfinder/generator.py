@@ -42,7 +42,7 @@ class Pathfinder(ReleaseSource):
         contour: paddles of a target.
         train, val, test: numbers of generated images.
         seed: seed of generated images.
-        void: True as in the original, whose images of 32 x 32 and 64 x 64 lack many distractors; False for nearly all.
+        void: True: as in the original, images of 32 x 32 and 64 x 64 lack many distractors. False: few are left out.
         release: the folder of the official images, a folder above it, or the release archive, to read the images of
             this size and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed; empty and unreadable
             images are skipped and counted. Or a copy in a format of ``data_prep.formats``, with its splits.
@@ -81,15 +81,23 @@ class Pathfinder(ReleaseSource):
         self.sizes = {"train": train, "val": val, "test": test}
         self.release = None
         stem = f"pathfinder{size}-{FOLDERS[contour]}"
-        copy = open_reader(release, self.name, stem=stem, length=size**2, columns=columns)
+        copy = open_reader(
+            release, self.name, stem=stem, length=size**2, columns=columns, has_official=self._has_images
+        )
         if copy is not None:
             self.path = copy.path
             self.release = copy
         elif release is not None:
-            self._read_from(expand(release))
+            self._set_release(expand(release))
 
-    def _read_from(self, path: Path) -> None:
-        """Read the images of a folder or an archive."""
+    def _has_images(self, folder: Path) -> bool:
+        """Whether a folder is the folder of a contour, or holds the release archive or this contour's images."""
+        if (folder / "metadata").is_dir() or archive_in(folder) is not None:
+            return True
+        return bool(Folder(folder, size=self.size, contour=self.contour).candidates)
+
+    def _set_release(self, path: Path) -> None:
+        """Choose the reader of a folder or an archive; nothing is read yet."""
         self.path = path
         archive, inside = inside_archive(path)
         if archive.is_file():
@@ -117,8 +125,9 @@ class Pathfinder(ReleaseSource):
         if self.release is not None or not is_official:
             return
         folder = Folder(expand(release), size=self.size, contour=self.contour)
+        # A path that is not a folder is an archive; a wrong path is an error once the images are needed.
         if not folder.path.is_dir() or folder.candidates or archive_in(folder.path):
-            self._read_from(folder.path)
+            self._set_release(folder.path)
         else:
             kind = f"{self.size} x {self.size} pixels and contour {self.contour}"
             log(f"{self.name}: data.release={release} holds no images of {kind}")
@@ -177,7 +186,7 @@ class Pathfinder(ReleaseSource):
             index: numbers of the images in the listing.
             workers: threads.
             progress: reports the images.
-            digests: digests of the images of all splits so far, which is extended.
+            digests: digests of the images of all earlier splits; the images of this split are added.
         """
 
         # A thread reads and decodes a block; decompression releases the interpreter lock.
@@ -210,7 +219,12 @@ class Pathfinder(ReleaseSource):
         self._check(finished, skipped, len(digests))
 
     def _check(self, finished: int, skipped: int, distinct: int) -> None:
-        """Log skipped images. Raises ValueError if no image can be read or less than half of them are distinct."""
+        """Log skipped images of a split. Raises ValueError if none can be read, or too many images are equal.
+
+        Args:
+            finished, skipped: numbers of images of the split.
+            distinct: number of distinct images of this and the earlier splits, so in effect train is checked.
+        """
         if skipped:
             count = finished + skipped
             advice = "complete the files and prepare again to read them"

@@ -38,7 +38,7 @@ def listing(metadata: Mapping[str, Iterable[bytes]], where: str) -> Listed:
 
 
 def decode(data: bytes | None, size: int) -> np.ndarray | None:
-    """Decode an image to grey levels (size, size) uint8; None if it is unreadable, too deep or of another size."""
+    """Decode an image to grey levels (size, size) uint8; None if unreadable, over 8 bits deep or of another size."""
     if not data:
         return None
     try:

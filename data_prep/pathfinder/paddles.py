@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw
 from .geometry import dilate, disk, fill_rows, opposite, polar, radians, shrink
 
 SCALE = 2
+# Orientations of a curve's first paddle, its seed; in the tables they come before all other paddles.
 SEEDS = 360
 OVERLAP = 459  # a paddle is rejected if mask + patch reaches 1.8
 BEYOND = 32  # pixels by which masks and layers exceed the image on every side, so that no patch is clipped
@@ -35,11 +36,11 @@ class Setting(NamedTuple):
     marker_radius: float
     seed_distance: int
     continuity: float
-    distractor_paddles: int
-    snake_contrast: float
+    distractor_paddles: int  # maximum number in all distractors together
+    snake_contrast: float  # contrast of distractors; targets have snake_contrast * paddle_contrast
     paddle_contrast: float = 1.0
-    length: int = 5
-    padding: int = 1
+    length: int = 5  # length of a paddle
+    padding: int = 1  # width of the occupied frame along the image's edge
 
 
 SETTINGS = {
@@ -53,8 +54,9 @@ SETTINGS = {
 class Paddles(NamedTuple):
     """Tables for extending a curve.
 
+    A paddle's pivot is a margin before its start; its anchor, a margin beyond its end, is the pivot of the next paddle.
     P = 360 + K paddles: 0..359 are drawn from the curve's start at -180..179 degrees; 360 + k is drawn backwards from
-    its end, the point at displacement k from the anchor. A patch's centre, row and column side // 2, is the point that
+    its end, the point at displacement k from its pivot. A patch's centre, row and column side // 2, is the point that
     it is drawn from. Its rows are filled up to a multiple of 8 for vector instructions, with values that have no
     effect. In patches 255 = 1.0.
     """
@@ -62,10 +64,10 @@ class Paddles(NamedTuple):
     mask: np.ndarray  # (P, side, 8 n) uint8, the line widened by the margin
     dilated: np.ndarray  # (P, side + 2 margin, 8 n) uint8, the mask patch dilated by the margin
     limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask on which the paddle may be placed
-    anchor: np.ndarray  # (P, 2) from a paddle's pivot to the anchor of the next
-    displacement: np.ndarray  # (K, 2) int64 from the anchor to the end of a paddle
+    anchor: np.ndarray  # (P, 2) from a paddle's pivot to its anchor
+    displacement: np.ndarray  # (K, 2) int64 from a paddle's pivot to its end
     follower: np.ndarray  # (P, C) int64 displacements that may follow a paddle, then zeros
-    turn: np.ndarray  # (P, C) their weights, then zeros
+    turn_weight: np.ndarray  # (P, C) the weights of their turns, then zeros
 
 
 class Seeds(NamedTuple):
@@ -85,7 +87,7 @@ class Seeds(NamedTuple):
 class PaddleTable(NamedTuple):
     """The tables of an image's size and margin."""
 
-    padding: int
+    padding: int  # width of the occupied frame along the image's edge
     contrast: np.ndarray  # (3,) float64: targets, distractors, markers
     paddles: Paddles
     seeds: Seeds
@@ -186,14 +188,14 @@ def displacements(radius: int) -> np.ndarray:
     return np.unique(points, axis=0)
 
 
-def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def followers(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compress weights (P, K) to the columns int64 (P, C) of those above 0, ascending, and their weights, 0 beyond."""
-    count = np.count_nonzero(turn, axis=1)  # (P,)
+    count = np.count_nonzero(weights, axis=1)  # (P,)
     width = count.max()
     # A stable sort moves the columns with a weight to the front and leaves their order.
-    order = np.argsort(turn == 0, axis=1, kind="stable")  # (P, K)
+    order = np.argsort(weights == 0, axis=1, kind="stable")  # (P, K)
     column = order[:, :width]  # (P, C)
-    weight = np.take_along_axis(turn, column, axis=1)
+    weight = np.take_along_axis(weights, column, axis=1)
     is_used = np.arange(width) < count[:, None]
     used_column = np.where(is_used, column, 0)
     used_weight = np.where(is_used, weight, 0.0)
@@ -254,7 +256,7 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
     voids = [void and is_void(c) for c in cells]
     degrees = [radians(degree) for degree in range(360)]
     backwards = [opposite(angle) for angle in orientations]
-    follower, turn = followers(turn_weights(theta, setting.continuity))
+    follower, turn_weight = followers(turn_weights(theta, setting.continuity))
     paddles = Paddles(
         mask=fill_rows(mask, 0),
         dilated=fill_rows(dilated, 0),
@@ -262,7 +264,7 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
         anchor=offsets(length + 2 * margin, theta),
         displacement=moves,
         follower=follower,
-        turn=turn,
+        turn_weight=turn_weight,
     )
     seeds = Seeds(
         size=size,

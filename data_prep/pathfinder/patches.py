@@ -91,7 +91,7 @@ def paint(table, targets, distractors, first, last, layers):
 
 @inlined
 def stretch(layers, contrast, canvas, image):
-    """Take the brightest layer and stretch it to 0..255, rounded as the original and scipy 1.2's bytescale round it."""
+    """Take the maximum of the layers and stretch it to 0..255, rounded as by the original and scipy 1.2's bytescale."""
     size = len(image)
 
     # The brightest layer at every pixel.

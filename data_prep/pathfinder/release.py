@@ -126,7 +126,7 @@ def _states_of_files(folder: Path) -> States:
     with os.scandir(folder) as entries:
         files = [entry for entry in entries if entry.is_file()]
     files.sort(key=lambda entry: entry.name)
-    # scandir knows the kind of an entry without another call of the system, but not its size.
+    # scandir knows the kind of an entry without another system call, but not its size.
     states = []
     for entry in files:
         name = f"{folder.name}/{entry.name}"

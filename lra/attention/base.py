@@ -19,7 +19,7 @@ Every mechanism passes the checks of ``lra.checks``, except in the cases that ``
 checks require, among other things: padding never changes the output of a real token; an example has the same result
 alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None
 equals a mask of ones; with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling,
-chooses its own precision and keeps no state between calls.
+chooses its own precision, so its result may be float32 for 16-bit inputs, and keeps no state between calls.
 """
 
 from abc import abstractmethod
@@ -87,7 +87,8 @@ class Mechanism(Checked, nn.Module):
     compactable: bool = False
     # Size of the recurrent state: the real numbers that the layer carries from one token to the next in one direction,
     # over all heads and channels, without the buffers of short convolutions. None if the mechanism has no recurrent
-    # form or does not declare one. Linear and Based declare it even if they are not causal.
+    # form or does not declare one. ``causal`` does not matter: without it Linear and Based sum over all tokens and
+    # carry no state, but they still declare the size.
     state_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -109,7 +110,8 @@ class Mechanism(Checked, nn.Module):
 class Attention(Mechanism):
     """A function of queries, keys and values. ``lra.model.multihead`` has the projections around it."""
 
-    # Whether ``Multihead`` has one projection for queries and keys, which are then one tensor.
+    # Whether ``Multihead`` has one projection for queries and keys, which are then one tensor: ``forward`` may ignore q
+    # or k.
     shared_qk: ClassVar[bool] = False
     # Whether ``forward`` takes an argument ``bias``: a function of the positions of queries and of keys that returns
     # the bias to add to their scores.

@@ -26,7 +26,7 @@ class CosFormer(Attention):
     need no scale: it would cancel.
 
     Args:
-        eps: lower bound on the mean of w over the real keys, which the denominator uses; all w of a query can be 0.
+        eps: lower bound on the denominator divided by the number of real keys, because all w of a query can be 0.
     """
 
     def __init__(self, sizes: Sizes, *, eps: Above = 1e-6):

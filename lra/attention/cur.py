@@ -39,8 +39,8 @@ class CUR(Attention):
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
         class_token: whether the first real token (the class token) is always selected. None counts as False.
-        resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
-            draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
+        resample: at which calls score=random draws new numbers. ``train``: at every training call; evaluation uses one
+            fixed draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
         weights: ``softmax``, or ``laplace`` as in MegaCUR on images. With ``laplace`` the scores are divided by the
             number of real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set
             pinv to cubic(init="two_norms"); this is not checked.

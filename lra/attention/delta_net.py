@@ -26,7 +26,7 @@ class DeltaNet(Mixer):
         width: tokens that the short convolution sees.
         negative: β in (0, 2) instead of (0, 1), so that I - β k kᵀ may have a negative eigenvalue (Grazzi et al. 2025).
 
-    Source: the paper, sections 2.2 and 3.4. In plain torch: ``lra/reference/delta_rule.py``.
+    Source: the paper, sections 2.2 and 3.3. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, width: Positive = 4, negative: bool = False):
@@ -83,6 +83,9 @@ class GatedDeltaNet(DeltaNet):
         step_min, step_max: range of the initial softplus(b).
         options: further options of ``DeltaNet``: causal, width, negative.
 
+    Raises:
+        ValueError: step_max is below step_min.
+
     Source: the paper, section 3; initial values of the released code. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
@@ -92,7 +95,7 @@ class GatedDeltaNet(DeltaNet):
         inner = heads * sizes.head_dim
         self.decay = nn.Linear(dim, heads, bias=False)
         self.decay_bias = nn.Parameter(initial_step_biases(heads, step_min, step_max))
-        # A starts above 0, whose logarithm is -inf.
+        # A must not start at 0, because its logarithm would be -inf.
         A = torch.empty(heads).uniform_(1e-2, 16)
         self.log_A = nn.Parameter(A.log())
         # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.

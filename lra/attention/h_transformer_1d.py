@@ -60,7 +60,7 @@ class HTransformer1D(Attention):
 
         if not siblings:
             return normalise_parts([near_part])[:, :, :L]
-        # P_l from the coarsest level down: at each level the sums of the coarser ones are repeated twice.
+        # P_l, from the coarsest level down: the sums of a cell are copied to its two cells at the next finer level.
         far_part = siblings.pop()
         while siblings:
             repeated = [x.repeat_interleave(2, 2) for x in far_part]

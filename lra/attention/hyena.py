@@ -16,7 +16,7 @@ class Hyena(Mixer):
     """v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then W_o(x_0 v); * is the convolution over tokens.
 
     x_0, ..., x_(order-1) and v are linear maps of the input through a convolution over three tokens. The filter h_i
-    is a network of sine activations of the lag l, times exp(-|δ| t) + shift with the relative lag t = l / (length - 1).
+    is a network of sine activations of the lag l, times (exp(-|δ| t) + shift) with relative lag t = l / (length - 1).
     ``length`` is the maximum length of the task, so a filter does not depend on the padding. O(order L log L) time for
     each channel.
 

@@ -26,8 +26,8 @@ class Mamba(Mixer):
 
     Unless ``causal``, the outputs of scans in both directions, with shared parameters, are added (the token itself
     counts once), and the short convolution is centred. The published layer replaces attention and feed-forward layer
-    together; here it replaces the mixer alone. With the published initial values, A = -1 to -n and steps of 0.001 to
-    0.1, the state forgets tokens after 1,000 steps.
+    together; here it replaces the mixer alone. With the published initial values, A = -1 to -n and step sizes of 0.001
+    to 0.1, the longest horizon is 1,000 tokens.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published.

@@ -29,7 +29,7 @@ class Mamba2(Mixer):
         step_min, step_max: range of the initial step sizes, drawn log-uniformly.
 
     Raises:
-        ValueError: the heads do not divide expand · dim.
+        ValueError: the heads do not divide expand · dim, or step_max is below step_min.
 
     Source: the paper, sections 5 to 7. In plain torch: ``lra/reference/retention.py``.
     """
@@ -90,12 +90,12 @@ class Mamba2(Mixer):
     ]:
         """Compute z, u, all B and C, and all steps Δ."""
         widths = [self.inner, self.inner + self.bc_width, self.delta_width]
-        z, mixed, delta = self.inputs(x).split(widths, dim=-1)
-        convolved = self.conv(mixed, mask)
+        z, conv_inputs, delta_inputs = self.inputs(x).split(widths, dim=-1)
+        convolved = self.conv(conv_inputs, mask)
         u, BC = convolved.split([self.inner, self.bc_width], dim=-1)
 
         # All sets share the bias of Δ.
-        logits = upcast(delta) + self.step_bias.repeat(self.num_sets)
+        logits = upcast(delta_inputs) + self.step_bias.repeat(self.num_sets)
         delta = F.softplus(logits)
         if mask is not None:
             # Padding leaves the state unchanged: a step of zero neither decays the state nor writes to it.
@@ -142,9 +142,10 @@ class Hydra(Mamba2):
     """A quasiseparable mixer: Mamba-2 in both directions over the other tokens, plus a diagonal for the token itself.
 
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
-    right; then RMSNorm(y) silu(z). So the state is read at token i by the maps C of its real neighbours, as in the
-    release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short convolution
-    is centred unless ``causal``. O(L b (n + E) + L n E) time per head and direction with chunks of b = 64 tokens.
+    right; then RMSNorm(y) silu(z). So token i reads the two states with the C of its real neighbours, not with its own,
+    as in the release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short
+    convolution is centred unless ``causal``. O(L b (n + E) + L n E) time per head and direction with chunks of b = 64
+    tokens.
 
     Args:
         conv: tokens that the short convolution sees, 7 as released.
@@ -178,12 +179,12 @@ class Hydra(Mamba2):
             # Both directions are one batch: the second half of the examples runs from right to left.
             BC_left, BC_right = BC.chunk(2, dim=-1)
             delta_left, delta_right = delta.chunk(2, dim=-1)
-            sequences = torch.cat([u, u.flip(1)])  # (2 N,L,inner)
-            maps = torch.cat([BC_left, BC_right.flip(1)])  # (2 N,L,2 n)
-            steps = torch.cat([delta_left, delta_right.flip(1)])  # (2 N,L,H)
-            outputs = self.scan(sequences, maps, steps, bidirectional=False)
-            both_masks = None if mask is None else torch.cat([mask, mask.flip(1)])
-            from_left, from_right = _shift(outputs, both_masks).chunk(2)
+            u_both = torch.cat([u, u.flip(1)])  # (2 N,L,inner)
+            BC_both = torch.cat([BC_left, BC_right.flip(1)])  # (2 N,L,2 n)
+            delta_both = torch.cat([delta_left, delta_right.flip(1)])  # (2 N,L,H)
+            outputs = self.scan(u_both, BC_both, delta_both, bidirectional=False)
+            mask_both = None if mask is None else torch.cat([mask, mask.flip(1)])
+            from_left, from_right = _shift(outputs, mask_both).chunk(2)
             out = from_left + from_right.flip(1)  # (N,L,H,E)
 
         # The diagonal: the token itself.

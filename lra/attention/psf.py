@@ -115,7 +115,7 @@ class PSF(Mixer):
     ) -> Float[Tensor, "N L C"]:
         """Compute W_M ... W_1 v."""
         N, L, _ = x.shape
-        factors = self.factors(x)
+        factors = self.compute_factors(x)
         ring_mask = mask if self.ring == "real" else None
         if ring_mask is not None:
             # Padding is linked to itself only. Entries of 0 keep its products from growing with M.
@@ -135,7 +135,7 @@ class PSF(Mixer):
         eye = eye.expand(N, -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
-    def factors(self, x: Float[Tensor, "N L d"]) -> Float[Tensor, "M N L K"]:
+    def compute_factors(self, x: Float[Tensor, "N L d"]) -> Float[Tensor, "M N L K"]:
         """Compute step 3, all f_m at once: one product for their first layers, one for their second layers."""
         parameters = (f.parameters() for f in self.weights)
         first_weights, first_biases, second_weights, second_biases = zip(*parameters, strict=True)

@@ -1,7 +1,7 @@
 """Parts of recurrent layers: the short convolution, initial decays and step sizes.
 
-A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
-runs the recurrence, normalises each head and gates the result.
+``GatedDeltaNet`` has all steps of such a layer: it projects its input to queries, keys and values, lets neighbouring
+tokens mix in a short convolution, runs the recurrence, normalises each head and gates the result. Others omit some.
 """
 
 import math

@@ -23,7 +23,7 @@ class Reformer(Attention):
 
     Each of ``hashes`` rounds
 
-        1. hashes every token: bucket(x) = argmax [x W, -x W] with a Gaussian W (section 2, R in print),
+        1. hashes every token: bucket(x) = argmax [x W, -x W] with a Gaussian W (section 2, where W is called R),
         2. sorts the real tokens by bucket and position and cuts them into chunks of ``chunk``,
         3. lets each chunk attend to itself and to the chunk before it, with scores x_i·x_j / |x_j| · D^power.
 

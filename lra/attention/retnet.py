@@ -18,8 +18,8 @@ Decays = Literal["length", "published"]
 class RetNet(Mixer):
     """o_i = Σ_j γ^|i-j| (q_i·k_j) D^-1/2 v_j with rotated q and k; then W_o(silu(W_g x) norm(o)), a norm for each head.
 
-    norm is an RMS norm without parameters, as released; the paper has a group norm. The released code also divides the
-    scores by two row sums. The norm cancels both (up to its epsilon), so they are left out, as in
+    norm is an RMS norm without parameters, as released; the paper has a group norm. The paper and its code also divide
+    the scores by two row sums (section 2.2). The norm cancels both (up to its epsilon), so they are left out, as in
     flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time per head with chunks
     of C = 64 tokens; a state of H D E numbers per direction.
 
@@ -32,7 +32,8 @@ class RetNet(Mixer):
     Raises:
         ValueError: head_dim is odd.
 
-    Source: the paper, section 2.1; initial values of the released code. In plain torch: ``lra/reference/retention.py``.
+    Source: the paper, sections 2.1 and 2.2; initial values of the released code. In plain torch:
+    ``lra/reference/retention.py``.
     """
 
     def __init__(

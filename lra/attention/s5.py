@@ -45,7 +45,7 @@ class S5(Mixer):
         step_optim: how Δ is trained: ``state``, like Λ, or ``main``, like C and D.
 
     Raises:
-        ValueError: ``states`` does not give J even blocks, or ``step_max`` is below ``step_min``.
+        ValueError: ``states`` is not a multiple of 2 J, or ``step_max`` is below ``step_min``.
 
     Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md). In
     plain torch: ``lra/reference/diagonal_rnn.py``.

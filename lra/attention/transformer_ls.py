@@ -34,7 +34,7 @@ class TransformerLS(Mixer):
             zero; 0 for none, as on LRA.
 
     Raises:
-        ValueError: an even kernel.
+        ValueError: kernel is even.
     """
 
     has_dropout = True

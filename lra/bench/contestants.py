@@ -37,7 +37,7 @@ class BenchOptions(Options):
     """Options of ``python -m lra.bench``, explained in conf/bench.yaml."""
 
     conf: ClassVar[str] = "bench"
-    # Options of a single contestant, read by ``expand_mechanisms``.
+    # Groups of a single contestant, which are not parsed: ``expand_mechanisms`` reads their overrides.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     # What is measured.
@@ -86,7 +86,7 @@ class BenchOptions(Options):
 
     def resolve(self) -> Self:
         """Drop repeated values, and override device, dtype, compilation and threads by the options of ``trainer=``."""
-        # Two rows of one length would have no growth.
+        # The growth between two rows of one length is undefined.
         lists = {key: list(dict.fromkeys(getattr(self, key))) for key in LISTS}
         if isinstance(self.what, list):
             lists["what"] = list(dict.fromkeys(self.what))

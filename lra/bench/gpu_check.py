@@ -143,14 +143,14 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
 
     command = [re.sub(r"\{\w+\}", fill, argument) for argument in part.command]
 
-    # A part that is stopped has no file that marks it as done.
     path = home / "parts" / f"{part.name}.log"
     with open(path, "ab") as output:
         limit = seconds + OVERHEAD
         status = _limited(command, limit, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
+    # A part that is stopped gets no file that marks it as done, so it is repeated.
     if status is None:
         return f"stopped after {limit:.0f} s"
-    # A part that a signal ended, perhaps because memory ran out, is repeated.
+    # So is a part that a signal ended, perhaps because memory ran out.
     if status < 0:
         return killed_by(-status)
     atomic.write(_done(home, part.name), f"{status}\n")
@@ -219,9 +219,9 @@ def pack(home: Path) -> Path:
     path = home.with_name(f"{home.name}.tar")
     with atomic.replacing(path) as work, tarfile.open(work, "w") as archive:
         for file in sorted(home.rglob("*")):
-            has_ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
+            is_obsolete = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
             is_hidden = file.name.startswith(".")
-            if file.is_file() and not is_hidden and not has_ended:
+            if file.is_file() and not is_hidden and not is_obsolete:
                 archive.add(file, file.relative_to(home.parent))
     return path
 

@@ -55,7 +55,7 @@ def measure(
     deadline: float = math.inf,
     clock: Clock = "wall",
 ) -> dict[Name, Measurement]:
-    """Time steps in rounds, one sample of each step per round, so that a drift of the machine affects all alike.
+    """Time the steps in rounds, one sample of each step per round, so that a drift of the machine affects all alike.
 
     Before the first round each step is warmed up, its peak memory is measured, and with ``sample_ms`` one more call
     chooses the calls per sample. On a GPU another round precedes the first one, in which the allocator finds blocks for
@@ -80,6 +80,7 @@ def measure(
 
     @contextmanager
     def recorded(name: Name) -> Iterator[None]:
+        """Record an error in the block as the status of a step."""
         try:
             yield
         except Exception as error:

@@ -17,7 +17,7 @@ from .results import BoardResults
 
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
 MIN_MECHANISMS = 10
-# Without Path-X, which most sources leave out.
+# Without Path-X, for which many sources print no number.
 TASKS = paper_values.TASKS[:5]
 LISTOPS = "listops"
 ABOUT = (

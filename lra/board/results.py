@@ -81,7 +81,7 @@ class BoardResults:
     @cached_property
     def complete(self) -> dict[str, list[np.ndarray]]:
         """Normalised scores on every task, of the mechanisms that have runs on all of them."""
-        # Means over different tasks are not comparable.
+        # Means over different tasks are not comparable. Rows are sorted by task, so the order of tasks is the same.
         complete = {}
         for label, by_task in self.scores.items():
             if len(by_task) == len(self.tasks):
@@ -202,7 +202,7 @@ def _collapsed_cell(board: BoardResults, label: str, num_runs: int) -> Cell:
 
 
 def _p_values(complete: dict[str, list[np.ndarray]], reference: str | None) -> dict[str, float]:
-    """Test each mechanism against a reference; none if the reference lacks a task."""
+    """Test each mechanism against a reference, with Holm's correction; empty if the reference lacks a task."""
     if reference not in complete:
         return {}
     p_values = {}

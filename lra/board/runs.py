@@ -22,7 +22,7 @@ from ..runs.reader import SeedDirs, warn_of_missing_files
 from ..runs.run_dir import check_choices
 from ..sweep.estimate import Estimates
 from ..sweep.options import SweepOptions
-from ..sweep.plan import PlannedRun, disk, duration, planned, study
+from ..sweep.plan import PlannedRun, disk, duration, plan_seeds, study
 from ..sweep.progress import state
 from ..train.baselines import baselines_of
 from .duplicates import find_duplicates
@@ -99,7 +99,7 @@ class Board:
         """Plan one mechanism on one task; raise ValueError if it cannot run on this machine or on this task."""
         if experiment.unavailable is not None:
             raise ValueError(experiment.unavailable)
-        (run,), choices = planned(experiment, overrides, self.estimates)
+        (run,), choices = plan_seeds(experiment, overrides, self.estimates)
         run = replace(run, overrides=tuple(overrides))
         return Entry(mechanism=mechanism, recipe=recipe, run=run, choices=choices, experiment=experiment)
 
@@ -199,10 +199,10 @@ class Board:
             left = {trials[rate]: rate for rate in rates}
         else:
             # Final seeds: the ones at the best rate that have no result yet.
-            seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
-            left = {run: best_rate for run in seeds if self.result(entry, run, best_rate) is None}
+            final_runs = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
+            left = {run: best_rate for run in final_runs if self.result(entry, run, best_rate) is None}
 
-        # A published run that is left has other choices.
+        # If a run is left although one is published under its path, the published run has other choices.
         foreign: dict[Path, str] = {}
         for run, rate in left.items():
             path = self._published_path(run)

@@ -22,7 +22,7 @@ class Entry:
         recipe: name of conf/experiment.
         run: template with a placeholder seed and rate; ``at`` derives the runs of the search and the final seeds.
         choices: its flat choices, as in config.yaml.
-        experiment: the parsed options, which ``_drop_duplicates`` compares.
+        experiment: the parsed options of ``run``; its learning rate is a placeholder.
     """
 
     mechanism: str
@@ -41,17 +41,18 @@ class Entry:
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
         """Return the run of a seed at a learning rate: of the search if ``search``, else one of the final seeds."""
-        home = self.run.folder.parents[2]
+        # The folder of the study: a run directory is <study>/<task>/<label>/seed-<k>.
+        study_dir = self.run.folder.parents[2]
         label = self.run.label
         keys = label_keys(self.mechanism)
         # Runs of the search differ in their rates, so the rate is part of the label.
         if search:
-            home = home.with_name(f"{home.name}{SEARCH_SUFFIX}")
+            study_dir = study_dir.with_name(f"{study_dir.name}{SEARCH_SUFFIX}")
             label = f"{label}-optim.lr={rate}"
             keys = (*keys, "optim.lr")
-        # These follow the overrides of the mechanism.
+        # These come after the overrides of the mechanism: of several overrides of a key, the last one counts.
         overrides = (
-            override("study", home.name),
+            override("study", study_dir.name),
             f"label_keys=[{','.join(keys)}]",
             f"optim.lr={rate}",
             f"seeds=[{seed}]",
@@ -61,7 +62,7 @@ class Entry:
             overrides=(*self.run.overrides, *overrides),
             label=label,
             seed=seed,
-            folder=home / self.run.task / label / f"seed-{seed}",
+            folder=study_dir / self.run.task / label / f"seed-{seed}",
         )
 
 
@@ -152,7 +153,7 @@ def decide(
     edge = best if equal else low
     if edge == low and low > 0:
         return [ladder[low - 1]], None
-    if edge == high and high < top:
+    if equal and edge == high and high < top:
         return [ladder[high + 1]], None
     return [], ladder[best]
 

@@ -40,7 +40,7 @@ def check(experiment: SmallExperiment) -> None:
     for mechanism_check in CHECKS:
         name = title(mechanism_check)
         if mechanism_check not in applicable:
-            print(f"  -       {name}: skipped, the difference quotient drowns in the rounding of float32")
+            print(f"  -       {name}: skipped, float32 is too coarse for the difference quotient")
             continue
         problem = failure(mechanism_check, experiment)
         if problem is None:

@@ -8,6 +8,6 @@ EXCEPTIONS = {
     ("padding_anywhere_changes_no_real_token", "psf_original"): "padding takes part in the mixing",
     ("padding_gets_no_gradient", "psf_original"): "padding takes part in the mixing",
     ("alone_as_in_a_batch", "psf_original"): "links wrap around the padded sequence",
-    ("gradient_is_the_derivative", "soft"): "the gradient of an inverse that 20 steps do not reach",
-    ("gradient_is_the_derivative", "soft_fixed"): "the gradient of a converged inverse",
+    ("gradient_is_the_derivative", "soft"): "the gradient assumes a converged inverse, which 20 steps do not reach",
+    ("gradient_is_the_derivative", "soft_fixed"): "the gradient assumes a converged inverse",
 }

@@ -74,7 +74,7 @@ def _sets_a_value(line: str) -> bool:
 
 
 def _set(config: DictConfig, line: str) -> None:
-    """Set a value in a configuration; raises if Hydra might not do so."""
+    """Set a value in a configuration, as Hydra does; raises an exception wherever Hydra might reject the override."""
     override = OverridesParser.create().parse_override(line)
     key = override.key_or_group
     if override.is_add() and OmegaConf.select(config, key) is not None:

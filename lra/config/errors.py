@@ -70,7 +70,7 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
         if isinstance(cause, MissingConfigException) and cause.options:
             return _unknown_choice(cause)
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
-            return str(cause)
+            return _explain_item(str(cause), overrides) or str(cause)
 
     # A full disk.
     if isinstance(error, OSError) and error.errno in NO_ROOM:
@@ -139,6 +139,19 @@ def _unknown_option(key: str, parent: Mapping) -> str:
         if name in keys:
             return f"{key} is not in the yaml of {section} but is an option of {path}: add it with +{key}=<value>"
     return unknown_key(name, keys, section)
+
+
+def _explain_item(message: str, overrides: Iterable[str]) -> str | None:
+    """Explain the error of an override of one item of a list, which OmegaConf raises as an error of ``int``."""
+    failed = re.fullmatch(r"invalid literal for int\(\) with base 10: '(.*)'", message)
+    if failed is None:
+        return None
+    for override in overrides:
+        key = override.lstrip("+").partition("=")[0]
+        option, _, item = key.rpartition(".")
+        if option and item == failed[1]:
+            return f"{key}: {option} is a list; set it as a whole: {option}=[...]"
+    return None
 
 
 def _missing_choice(group: str, choices: list[str], overrides: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from . import CONF, schema
 from .base import ABSENT, Section, typed
 from .quoting import command_line
 
+# Beginnings of the overrides that decide which data a command reads.
 _OF_DATA = (
     "experiment=",
     "task=",
@@ -164,8 +165,8 @@ class TaskOptions(Options):
 def _build_label(tree: dict[str, Any], overrides: list[str], groups: Mapping[str, str], conf: str) -> str:
     """Name a configuration: attn, its options, the pretraining and the ``label_keys``.
 
-    Of the options of attn, the label has those that the command line overrides with another value than the mechanism's
-    yaml or, if there is one, the experiment has.
+    An option of attn is part of the label if the command line overrides it and its value differs from the default. The
+    default is the experiment's value or, without an experiment, the value in the mechanism's yaml.
 
     Args:
         tree: options of the run.

@@ -1,4 +1,7 @@
-"""The options of each part of a configuration. Defaults are in ``conf``; a field with one here may be absent there."""
+"""The sections of a configuration: types and ranges of their options. The yamls of ``conf`` explain the options.
+
+Defaults are in ``conf`` too; a field that has a default in this file may be absent from them.
+"""
 
 import math
 import re

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from ..console import log
-from ..io import lock
+from ..io import atomic, lock
 
 # Seconds between two looks at processes that are ending.
 PAUSE = 0.1
@@ -33,7 +33,7 @@ class Workers:
 
     <number>.title      overrides of the run with this number
     <number>.outcome    written when the run has ended: why it failed, or nothing
-    <number>.orphaned   written when the run's worker was killed
+    <number>.orphaned   written when the run's worker ended before the run: the time in nanoseconds
     <number>.running    lock that the process of the run holds
 
     The ``with`` statement removes the folder at its end.
@@ -86,6 +86,7 @@ class Workers:
         child = os.fork()
         if child == 0:
             os.close(writing)
+            # The process ends in this call; only the worker continues below.
             self._compute(number, compute, reading)
         os.close(reading)
         # Wait without computing; a child that ends early leaves no reason, unless its run was interrupted.
@@ -124,7 +125,8 @@ class Workers:
             with lock.hold(self.folder / f"{number}.running"):
                 threading.Thread(target=self._end_with_worker, args=(number, pipe), daemon=True).start()
                 reason = compute()
-                self._outcome(number).write_text(reason)
+                # An empty file means success, so a full disk must not cut a reason to nothing.
+                atomic.write(self._outcome(number), reason)
             status = 0
         except KeyboardInterrupt as stop:
             self._fail(number, str(stop) or "interrupted")
@@ -132,7 +134,7 @@ class Workers:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # Not through the worker's own stack.
+            # Do not return: the frames below are copies of the worker's.
             os._exit(status)
 
     def _end_with_worker(self, number: int, pipe: int) -> None:
@@ -152,7 +154,8 @@ class Workers:
         for path in self.folder.glob("*.running"):
             while lock.holder(path):
                 time.sleep(PAUSE)
-        # The worker that was killed left its run first; runs that ended in time do not count.
+        # When a worker is killed, the pool ends the other workers afterwards, so the earliest orphan is its run. Runs
+        # that have an outcome ended in time.
         times: dict[int, int] = {}
         for path in list(self.folder.glob("*.orphaned")):
             number = int(path.stem)

@@ -45,7 +45,7 @@ class TaskData(L.LightningDataModule):
     Args:
         source: a ``lra.data.source.Source``; generated sources prepare themselves.
         root: folder of all data sets.
-        length: positions of the model.
+        length: maximum sequence length of the model.
         limit: tokens read per sequence, at most ``length``.
         shift: number added to stored tokens; 1 if they are bytes, so that id 0 means padding and not byte 0.
         masked_id: a stored token that counts as padding (black pixels, as published); in a sequence of such tokens
@@ -152,7 +152,7 @@ class TaskData(L.LightningDataModule):
             # A softmax over no key is undefined: the first token of an empty sequence counts as real.
             is_real[..., 0] |= ~is_real.any(-1)
         # No mask if the task masks no token and the batch has no padding.
-        mask = is_real if may_be_empty or shortest < width else None
+        mask = is_real if self.masked_id is not None or shortest < width else None
 
         positions = None
         if self.compact:

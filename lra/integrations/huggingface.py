@@ -46,7 +46,8 @@ def register(name: str | None = None, **options) -> None:
     Args:
         name: name to register. None registers ``cur`` with the defaults, ``cur_<score>`` for every selection,
             ``cur_plus`` and, if the kernels are installed, ``cur_flash``, which needs a GPU.
-        options: options of ``lra.ops.cur.cur_attention``.
+        options: options of ``lra.ops.cur.cur_attention``. The options that define a name, such as the selection of
+            ``cur_step``, cannot be replaced.
 
     Raises:
         ValueError: an option is unknown.
@@ -58,7 +59,7 @@ def register(name: str | None = None, **options) -> None:
         if find_spec("triton"):
             names["cur_flash"] = {"impl": "triton"}
     for key, defaults in names.items():
-        merged = _checked({"class_token": True} | defaults | options, "register")
+        merged = _checked({"class_token": True} | options | defaults, "register")
         AttentionInterface.register(key, partial(attend, merged))
         AttentionMaskInterface.register(key, padding)
 

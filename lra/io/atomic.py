@@ -30,7 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Replace a file atomically by the file that the block writes to a temporary path.
 
     At the end of the block the temporary file is synced to the disk and renamed to ``path``. An OSError that names no
-    file, as on a full disk, or a file that is copied, gets the name of ``path``.
+    file (as on a full disk) or two files (a failed copy or rename) gets the name of ``path``.
 
     Yields:
         The temporary path, in the folder of ``path``.

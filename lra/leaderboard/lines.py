@@ -233,7 +233,8 @@ def averaging_rules(values: Mapping[str, float | None]) -> dict[str, list[float]
     if not other_tasks:
         return {}
     rules = {}
-    # With a score on Path-X: all tasks, or without ListOps. Both lists are equal if ListOps has no score.
+    # With a score on Path-X: all tasks, or the five without ListOps. If ListOps has no score, both rules average the
+    # same numbers; for five numbers only the second rule is listed.
     if path_x is not None:
         with_path_x = [*other_tasks, path_x]
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]

@@ -108,7 +108,7 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
         line_notes = notes.setdefault((name, protocol), [])
         if entry.row.facts["data"]:
             line_notes.append(f"{task_scores.task} {OTHER_FILES}")
-    # Old records have no date; the newest one dates the table.
+    # Every line has the year of the newest record. Old records have no date.
     all_rows = chain.from_iterable(studies.values())
     dates = [result.date for row in all_rows for result in row.done if result.date]
     source = ("results of this repository", "results.md#long-range-arena")

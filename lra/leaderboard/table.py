@@ -33,7 +33,7 @@ This table has the accuracies on the Long Range Arena that we know of: printed i
 and [submitted](../CONTRIBUTING.md#submit-results). The table of
 [google-research/long-range-arena](https://github.com/google-research/long-range-arena) ends in 2020.
 
-**Compare rows of the same protocol only**: size and training matter more than the mechanism.
+**Compare rows of the same protocol only**: size and training can change a score as much as the mechanism does.
 
 On the site (`make docs`) you can filter and sort the table. On the command line:
 

@@ -113,8 +113,18 @@ def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> T
     """
     block = model.blocks[layer]
     module = getattr(block, "mixer", block)
-    first_call = calls(model, batch, module)[0]
-    x, *arguments = first_call.args
+    # One call of the layer, or one for each tower.
+    recorded = calls(model, batch, module)
+    tower_readings = readings.unflatten(0, (-1, len(recorded))).unbind(1)
+    tower_norms = []
+    for call, call_readings in zip(recorded, tower_readings, strict=True):
+        tower_norms.append(_call_jacobian(module, call, call_readings))
+    return torch.stack(tower_norms, 1).flatten(0, 1)
+
+
+def _call_jacobian(module: nn.Module, call: "ModuleCall", readings: Tensor) -> Tensor:
+    """Compute the norms (N,R,L) of ``jacobian`` for one call of the layer and the readings of its sequences."""
+    x, *arguments = call.args
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         out = module(x, *arguments)

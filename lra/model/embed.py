@@ -31,8 +31,8 @@ class TokenEmbedding(Checked, nn.Module):
         std: standard deviation of the normal initialisation of both tables; None for d^-1/2.
         bound: initialise both tables uniformly between -bound and bound instead; None for the normal one.
         positions: whether there is a position table; without it only the mechanism knows the order of the tokens.
-        padding: the vector of id 0. ``learned``: trained like any other. ``constant``: stays at its initial value.
-            ``zero``: stays zero.
+        padding: the vector of id 0. ``learned``: trained like any other. ``constant``: gets no gradient; only
+            weight decay changes it. ``zero``: stays zero.
     """
 
     def __init__(

@@ -71,6 +71,7 @@ class Mega(Checked, nn.Module):
         super().__init__()
         self.chunk = chunk
         self.prenorm = prenorm
+        # Widths of u, Z, r and h.
         self.widths = [dim, z, hidden, dim]
         reach = min(chunk or length, length)
         sizes = Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach)
@@ -111,9 +112,9 @@ class Mega(Checked, nn.Module):
         v = F.silu(self.values(normed))  # (N,L,hidden)
         c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
 
-        # 2. Gates.
-        gates = self.gates(self.dropout(c))
-        u, Z, r, h = gates.split(self.widths, -1)
+        # 2. The gates u and r, the vectors Z for queries and keys, and h, a part of the candidate.
+        projected = self.gates(self.dropout(c))
+        u, Z, r, h = projected.split(self.widths, -1)
 
         # 3. Queries and keys.
         shared = F.silu(Z)[..., None, :]  # (N,L,1,z)

@@ -68,8 +68,8 @@ def cur_plus(
     query_mask = gather_mask(mask, I)
     key_mask = gather_mask(mask, J)
     impl: Impl = "eager" if options.impl == "eager" else "sdpa"
+    # 2. to 4. The corrected outputs, and R v, which replaces the outputs of the selected queries in step 5.
     out, rv = corrected_attention(q, k, v, q_I, k_J, mask=mask, query_mask=query_mask, key_mask=key_mask, impl=impl)
-    # 5. The exact outputs of the selected queries; steps 2 to 4 are in ``corrected_attention``.
     if options.copy_rv:
         out = scatter_tokens(out, I, rv)
     return out

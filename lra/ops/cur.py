@@ -101,7 +101,7 @@ def cur(
             impl=options.impl,
         )
 
-    # 2. Gather them, with the position biases of C, U and R.
+    # Gather the selected queries and keys, and evaluate the position bias for the entries of C, U and R.
     q_I = gather_tokens(q, I)  # (N,H,c,D)
     k_J = gather_tokens(k, J)  # (N,H,c,D)
     biases = NO_BIAS
@@ -112,7 +112,7 @@ def cur(
         bias_R = bias(I, positions)
         biases = (bias_C, bias_U, bias_R)
 
-    # 3. The product C (U⁺ (R v)).
+    # 2. and 3. The maps, and the product C (U⁺ (R v)).
     out, rv = landmark_product(
         q,
         k,
@@ -191,12 +191,13 @@ def cur_attention(
     """Compute CUR attention with the arguments of torch's scaled_dot_product_attention.
 
     Differences from torch: queries and keys belong to the same L tokens with H heads each, the outputs of padded
-    queries are undefined, and neither dropout nor a causal form is supported.
+    queries are undefined, and neither dropout, a causal form nor ``enable_gqa`` is supported.
 
     Args:
         query, key: (N,H,L,D).
         value: (N,H,L,E).
         attn_mask: real tokens for all heads and queries: bool, True = real, (N,L) or (N,1,1,L), N may be 1.
+            A matrix is (N,L), in torch (L,L).
         dropout_p, is_causal: must be 0 and False.
         scale: factor of the scores, None for 1 / √D.
         count: number of selected queries and keys, all of them if the sequence is shorter.

@@ -76,9 +76,9 @@ def scalar_decay_attention(
         from_left = prefix
         from_right = before
 
-    # Exponents of the decay between query i and key j of a chunk. a + (-b): the gradient of b is summed before it is
-    # negated, without another C x C tensor. Masked before exp: the exp of a masked positive exponent may be inf, and
-    # its gradient 0 * inf is NaN.
+    # Exponents of the decay between query i and key j of a chunk. x - y is written as x + (-y), so that autograd sums
+    # the gradient of y before it negates it, without another C x C tensor. Masked before exp: the exp of a masked
+    # positive exponent may be inf, and its gradient 0 * inf is NaN.
     is_seen = causal_mask(chunk, q.device)
     exponents = from_left[..., :, None] + (-from_left)[..., None, :]  # (N,H,B,C,C)
     if bidirectional:

@@ -102,10 +102,10 @@ def _read_earlier(
     similarities = k @ k.mT
     coefficients = beta[..., None] * similarities * decays  # A, (N,H,B,C,C)
     decayed_beta = beta * prefix.exp()
-    right_k = decayed_beta[..., None] * k
-    right_v = beta[..., None] * v
-    right = torch.cat([right_v, right_k], dim=-1)  # (N,H,B,C,E + D)
-    solved = torch.linalg.solve_triangular(coefficients, right, upper=False, unitriangular=True)
+    rhs_k = decayed_beta[..., None] * k
+    rhs_v = beta[..., None] * v
+    rhs = torch.cat([rhs_v, rhs_k], dim=-1)  # (N,H,B,C,E + D)
+    solved = torch.linalg.solve_triangular(coefficients, rhs, upper=False, unitriangular=True)
     widths = [v.shape[-1], k.shape[-1]]
     values, corrections = solved.split(widths, dim=-1)  # U_v, U_k
 

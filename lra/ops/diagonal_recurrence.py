@@ -93,7 +93,10 @@ _recurrence.register_autograd(_recurrence_backward, setup_context=_save_recurren
 
 
 def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
-    """Compute the recurrence from left to right in 2 √L steps of Python."""
+    """Compute x_t = exp(g_t) x_(t-1) + u_t from left to right in 2 √L steps of Python.
+
+    It writes in place, which autograd does not support, so its callers define their own backward passes.
+    """
     length = inputs.shape[1]
     # B blocks of T tokens, both about √L.
     size = math.isqrt(max(length - 1, 0)) + 1

@@ -26,13 +26,13 @@ def metric_function(name: Metric) -> Callable[[Tensor, Tensor], float]:
 
 
 def is_right(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> Bool[Tensor, "n"]:
-    """Tell for each example whether its outputs are finite and the largest belongs to the label."""
+    """Return whether the outputs of each example are finite and the largest belongs to its label."""
     is_finite = outputs.isfinite().all(-1)
     return (outputs.argmax(-1) == labels) & is_finite
 
 
 def is_within_tolerance(outputs: Num[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> Bool[Tensor, "n"]:
-    """Tell for each example whether the absolute error is below 0.04."""
+    """Return whether the absolute error of each example is below 0.04."""
     error = outputs[:, 0].double() - labels.double()
     return error.abs() < TOLERANCE
 

@@ -53,6 +53,9 @@ def cubic(
             matrices whose rows do not sum to one, such as MEGA's Laplace weights: all eigenvalues of m Z_0 then lie in
             [0, 1]. With one norm they may reach the largest row sum; eigenvalues from 3 to 3.47 converge to 3
             instead of 1, and above 4.13 the iteration diverges.
+
+    Returns:
+        The inverses, in float32 for 16-bit matrices.
     """
     in_range("steps", steps, Range(0))
     one_of("init", init, CubicInit)
@@ -146,7 +149,7 @@ def cubic_chain_backward(
         dp = dp.add_(dt, alpha=15)
         dm += dp @ z.mT
 
-        # dZ = 13/4 G - 1/4 G Tᵀ, then + mᵀ dP
+        # dZ = 13/4 dZ' - 1/4 dZ' Tᵀ, then + mᵀ dP
         grad = torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4)
         grad = grad.baddbmm_(m.mT, dp)
     return dm, grad
@@ -189,7 +192,7 @@ def exact(m: Float[Tensor, "*batch r c"], *, rtol: float | None = None) -> Float
         rtol: singular values up to rtol times the largest one count as zero; None: max(r, c) times the dtype's eps.
 
     Returns:
-        The inverses; NaN for a matrix that is not finite, so that an overflow ends a training like any other overflow.
+        The inverses; NaN for a matrix that is not finite, so that an overflow stops the training, as elsewhere.
     """
     is_finite = m.isfinite().all(-1, keepdim=True)
     is_finite = is_finite.all(-2, keepdim=True)  # (*batch,1,1)

@@ -21,6 +21,7 @@ from ..results import bench_record
 from ..results.bench_record import BenchRecord
 from ..results.summary import Studies, collect
 from ..results.table import Chapter, show
+from ..runs import published, reader
 from . import bench_figures, bench_tables, repository
 from .export import LEGEND, every_table, export
 from .overview import finding
@@ -35,6 +36,7 @@ class ReportOptions(Options):
     runs: Path
     published: bool
     board: bool
+    compare: list[str]
     study: Name | None
     out: Path | None
     width: Annotated[float, Range(2, 20)]
@@ -47,8 +49,8 @@ def report(options: ReportOptions) -> None:
     """Print the tables and write the report.
 
     Raises:
-        ValueError: there is nothing to show, ``show`` has an unknown name, the folder cannot be written, or
-            ``published`` is set outside a checkout.
+        ValueError: there is nothing to show, ``show`` or ``compare`` has an unknown name, the folder cannot be written,
+            or ``published`` is set outside a checkout.
     """
     if options.published:
         if not (CONF.parent / "docs").is_dir():
@@ -81,7 +83,7 @@ def report(options: ReportOptions) -> None:
 
 
 def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]]:
-    """Read the runs below ``options.runs``, its benchmarks unless one study is named, and the board if asked for.
+    """Read the runs below ``options.runs``, its benchmarks unless one study is named, and the chosen published studies.
 
     Returns:
         The rows of each study, the benchmarks, and a message for each file that was skipped.
@@ -90,14 +92,17 @@ def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]
     broken: list[str] = []
     if options.study is None:
         benchmarks, broken = bench_record.scan(options.runs)
-    published = board.published() if options.board else ()
+    further = board.published() if options.board else []
+    further += [published.find_study(name) for name in options.compare]
     try:
-        studies, damaged = collect(options.runs, options.study, published)
+        studies, damaged = collect(options.runs, options.study, further)
     except ValueError as error:
         # A folder with benchmarks alone has a report too.
         if not benchmarks:
             raise ValueError("; ".join([str(error), *broken])) from None
-        return {}, benchmarks, broken
+        # Name the runs that could not be read.
+        _, damaged = reader.scan(options.runs)
+        return {}, benchmarks, damaged + broken
     return studies, benchmarks, damaged + broken
 
 

@@ -11,7 +11,7 @@ from ..runs.record import on_cpu
 from .arena_compare import gap_section, pair_table, precision, precision_table
 from .arena_entries import ArenaEntry, entries, fresh_cell, gain_cell, gains_are_fresh, score_text, seeds_text
 
-# Sources of the same class of training, in the order in which their values are preferred.
+# Sources whose values are preferred, in this order, among values that all are or all are not for the two-layer encoder.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
 # Shown once per page.
 LEGEND = """\
@@ -45,8 +45,9 @@ README_LEGEND = """\
 * **gain**: difference from the control `attn=mean` (every query gets the mean of the values), on the fresh test if all
   mechanisms have one. In parentheses: 95 % interval over seeds and examples, not corrected for multiple comparisons.
 * **published**: the value that a paper reports for this encoder or, if there is none, the values for other encoders.
-  The source is a paper and its table (T4: Table 4).
-* **(longer training)**: 20,000 steps with 128 sequences each, as released by CURformer's authors, not 5,000 with 32.
+  The source is a paper and its table (T4: Table 4). CURformer's Table 4 was probably made with the longer training.
+* **(longer training)**: the training that CURformer's authors released: 20,000 steps with 128 sequences each and a
+  learning rate of 0.0007, not 5,000 with 32 and 0.0001.
 * **ms**: time per training step. Several runs shared a device, so do not rank mechanisms by it: use `lra bench`.
 
 [docs/results.md](docs/results.md#long-range-arena) has the exact definitions."""

@@ -82,7 +82,7 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     for row in rows:
         candidates[row.task, line_name(row)].append(row)
         num_seeds[row.study] += row.n
-        training = training_of(row)
+        training = training_of_row(row)
         if row.label in (CONTROL, f"{CONTROL}-optim.lr={training.lr}"):
             controls[control_key(row)] = row
 
@@ -113,10 +113,10 @@ def ordered(lines: list[ArenaEntry]) -> list[ArenaEntry]:
 def control_key(row: Row) -> tuple[str, str, str, Training]:
     """What a mechanism and its control share: study, task, encoder, and length and learning rate of the training."""
     encoder = encoder_of(read_choices(next(iter(row.runs))))
-    return row.study, row.task, encoder, training_of(row)
+    return row.study, row.task, encoder, training_of_row(row)
 
 
-def training_of(row: Row) -> Training:
+def training_of_row(row: Row) -> Training:
     """Length and learning rate of the runs of a row, which share their settings."""
     choices = read_choices(next(iter(row.runs)))
     return Training(choices.get("optim.steps"), choices.get("optim.batch"), choices.get("optim.lr"))
@@ -147,7 +147,7 @@ def line_name(row: Row) -> str:
 
 def training_remarks(row: Row) -> list[str]:
     """Name what differs from the usual training of a task, except a learning rate that the label names."""
-    training = training_of(row)
+    training = training_of_row(row)
     usual = composed_training(f"task={row.task}")
     if training.steps is None or training.lr is None or training == usual:
         return []
@@ -173,24 +173,24 @@ def encoder_of(choices: Mapping[str, Any]) -> str:
 
 
 def is_arena_row(row: Row) -> bool:
-    """Whether runs stand in the Arena's table: a task at the papers' budget, from scratch, no search."""
+    """Whether runs are in the Arena's table: a task at the papers' budget, from scratch, outside board and searches."""
     at_papers_budget = row.facts["protocol"] == "paper" and row.facts["budget"] == "paper"
-    is_search = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
+    has_searched_rate = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective
     has_scores = bool(row.scores)
     is_benchmark = row.task in paper_values.TASKS and row.facts["metric"] == "accuracy"
-    return is_benchmark and at_papers_budget and has_scores and is_from_scratch and not is_search
+    return is_benchmark and at_papers_budget and has_scores and is_from_scratch and not has_searched_rate
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:
-    """Read the fresh-test results of runs by seed; those on other data than the largest result do not count."""
+    """Read the fresh-test results of runs by seed; results on other examples than the largest one's are left out."""
     results = {}
     tables: dict[Path, list[FreshTest]] = {}
     for folder, run_record in row.runs.items():
         # A run of this machine has its own file, a published study has one table.
         path = folder / fresh_record.NAME
         if path.exists():
-            # A result of weights that were trained again since does not count.
+            # The record lists the checksum of best.ckpt, if any: a result of other weights does not count.
             result = fresh_record.load(path)
             is_current = typed_json.listed(folder / checkpoint.BEST) in (None, result.weights)
             candidates = [result] if is_current else []

@@ -117,7 +117,7 @@ def _best_benchmark(
     task: str,
     scored: Mapping[str, Row],
 ) -> tuple[Group, list[BenchRow]] | None:
-    """Find the benchmark of training steps that timed most mechanisms, preferably on the same task.
+    """Find the benchmark of training steps that timed the most mechanisms; one on the same task takes precedence.
 
     Returns:
         The group and its rows of one n and padding; None if no benchmark timed two of the mechanisms.

@@ -157,9 +157,8 @@ def _errors(group: Group) -> Table:
 
 def _details(group: Group) -> Table:
     """Make a table of every number; columns without any number, except ms, are left out."""
-    # The papers print the speed and memory of training steps.
+    # The papers print the speed and memory of training steps, relative to exact attention without a fused kernel.
     first = group.rows[0]
-    # The papers' values are relative to exact attention that is written out.
     has_paper_baseline = group.source.choices.get("reference") in ("naive", "softmax")
     has_paper_values = has_paper_baseline and first.what == "step" and first.mode == "training"
     published = _paper_values() if has_paper_values else {}

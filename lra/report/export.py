@@ -36,8 +36,8 @@ LEGEND = (
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"
 SPEED_CAPTION = (
-    "test score over milliseconds per step; the area grows with the peak memory on a GPU, up to the largest of the "
-    "chart; an unknown memory counts as a tenth of it"
+    "test score over milliseconds per step; the area of a bubble grows with its peak memory on a GPU, relative to the "
+    "largest in the chart; an unknown memory is drawn like a tenth of the largest"
 )
 
 
@@ -148,9 +148,9 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
             run_curves[folder] = files.curves
             unreadable += messages
         # The published runs of a study share one table of fresh tests.
-        for home in dict.fromkeys(Path(*folder.parts[:-3]) for folder in runs):
+        for study_dir in dict.fromkeys(Path(*folder.parts[:-3]) for folder in runs):
             try:
-                fresh_record.read_table(home)
+                fresh_record.read_table(study_dir)
             except ValueError as error:
                 unreadable.append(str(error))
         curves = learning_curves.by_task(rows, run_curves)
@@ -190,14 +190,17 @@ def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> l
     # A table file stands alone, so its title has to name the study.
     titled = []
     for study in contents:
-        for table in study.results + study.details:
-            title = table.title
-            if title != study.name:
-                title = f"{study.name}: {title}"
-            titled.append(replace(table, title=title))
+        titled += [_titled(table, study.name) for table in study.results + study.details]
     for chapter in chapters:
         titled += chapter.tables
     return titled
+
+
+def _titled(table: Table, study: str) -> Table:
+    """Begin the title of a table with the name of its study, unless the title is that name."""
+    if table.title == study:
+        return table
+    return replace(table, title=f"{study}: {table.title}")
 
 
 def _study_pictures(contents: list[page.Study]) -> dict[str, Picture]:
@@ -205,8 +208,8 @@ def _study_pictures(contents: list[page.Study]) -> dict[str, Picture]:
     pictures = []
     for study in contents:
         # Both figures of a study use the same colours; of many labels only references and the best ones have one.
-        coloured = highlight({study.name: study.rows}, lambda row: row.test or 0.0).position
-        palette = Palette(sorted({row.label for row in study.rows if row.label in coloured}))
+        highlighted = highlight({study.name: study.rows}, lambda row: row.test or 0.0)
+        palette = Palette(sorted({row.label for row in study.rows if row.label in highlighted.position}))
         pictures += [_curves_picture(study, palette), _speed_picture(study, palette)]
     # File names are unique among all figures that a study may have.
     names = unique_names(picture.name for picture in pictures)
@@ -270,13 +273,11 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
 
 
 def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
-    """List the tables of studies, titled by their names, details first, then the tables of chapters."""
+    """List all tables for the terminal and W&B: those of studies, details first, then those of chapters."""
     all_tables = []
     for name, rows in studies.items():
         study_tables, task_tables = tables(rows)
-        for table in task_tables + study_tables:
-            titled_table = replace(table, title=f"{name}: {table.title}")
-            all_tables.append(titled_table)
+        all_tables += [_titled(table, name) for table in task_tables + study_tables]
     for chapter in chapters:
         all_tables += chapter.tables
     return all_tables

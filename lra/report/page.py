@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from ..evaluate import record as fresh_record
 from ..io.atomic import Unreadable, content
 from ..results.figures import SERIES, STYLE, make_literal, place_labels
-from ..results.lr_search import base
+from ..results.lr_search import label_without_rate
 from ..results.palette import COLOURS, VARIABLES, Palette
 from ..results.summary import Row
 from ..results.table import Chapter, Table
@@ -132,14 +132,14 @@ def render(
 
 def _palette(rows: Sequence[Row]) -> Palette:
     """Give colours to all labels, labels without a learning rate first."""
-    order = {(base(row) != row.label, row.label) for row in rows}
+    order = {(label_without_rate(row) != row.label, row.label) for row in rows}
     return Palette(label for _, label in sorted(order))
 
 
 def _counts(studies: list[Study], rows: Sequence[Row]) -> dict[str, int]:
     return {
         "runs": sum(len(row.runs) for row in rows),
-        "mechanisms": len({base(row) for row in rows}),
+        "mechanisms": len({label_without_rate(row) for row in rows}),
         "tasks": len({row.task for row in rows}),
         "studies": len(studies),
     }

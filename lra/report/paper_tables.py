@@ -10,7 +10,7 @@ from statistics import geometric_mean
 import yaml
 
 from ..results import paper_values
-from ..results.lr_search import base, without_search
+from ..results.lr_search import label_without_rate, without_search
 from ..results.paper_values import PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
@@ -82,7 +82,7 @@ def unnamed(rows: list[Row]) -> list[str]:
     for value in paper_values.read():
         published_names.update(value.attn.split())
     rows = without_search(rows)
-    labels = {row.label for row in rows if base(row) not in published_names}
+    labels = {row.label for row in rows if label_without_rate(row) not in published_names}
     return sorted(labels)
 
 
@@ -218,7 +218,7 @@ def _our_lines(
 
 def _tasks_of_columns(columns: list[str]) -> dict[str, list[str]]:
     """Return the tasks that each column averages over."""
-    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
+    # Our averages leave Path-X out, as the official leaderboard does; most papers on state-space models count it.
     tasks_of = {column: [column] for column in columns}
     if AVERAGE in columns:
         tasks_of[AVERAGE] = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]

@@ -73,14 +73,14 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     board_sections = [INTRO.format(title="Results of the board")]
     readme_blocks = [arena.readme(studies)]
     # A section for each study, and the studies that the README shows.
-    drawings = {}
+    all_pictures = {}
     for name, rows in studies.items():
         info = about(home / name)
         pictures = {}
         for picture in _pictures(rows, info, boards):
             file_name = _file_name(picture)
             pictures[file_name] = picture
-            drawings[docs / file_name] = picture
+            all_pictures[docs / file_name] = picture
         # The studies of the board are named board, board-rates and so on.
         page = board_sections if name.split("-")[0] == BOARD else sections
         page.append(_section(rows, info, boards, pictures))
@@ -100,7 +100,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     recurrent_page = docs / "recurrent.md"
     if recurrent_page.exists():
         texts[recurrent_page] = _with_block(recurrent_page, recurrent.block(studies))
-    return texts, drawings
+    return texts, all_pictures
 
 
 def _paragraphs(texts: Iterable[str]) -> str:
@@ -129,7 +129,7 @@ def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) 
     """List the figures of a study.
 
     A board has its own pictures, and with its search also the seeds and the learning rates. Every study except a search
-    has learning curves, unless it has a single mechanism on one task, which there is nothing to compare with.
+    has learning curves, unless it has a single mechanism on one task, since there is nothing to compare.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
@@ -192,13 +192,13 @@ def save() -> list[Path]:
         ValueError: as ``pages`` does.
         OSError: a file cannot be written.
     """
-    texts, drawings = pages()
+    texts, all_pictures = pages()
     for path, text in texts.items():
         write(path, text)
-    for path, picture in drawings.items():
+    for path, picture in all_pictures.items():
         figure = picture.draw(picture.panels, figures.TEXT_WIDTH)
         figures.write(figure, path.with_suffix(""), ["svg"], about_figure(picture.panels))
-    return [*texts, *drawings]
+    return [*texts, *all_pictures]
 
 
 def _readme_block(rows: list[Row], boards: Mapping[str, BoardResults]) -> str:

@@ -19,16 +19,17 @@ BOARD = "board"
 
 def without_search(rows: list[Row]) -> list[Row]:
     """Leave out runs at other learning rates than the budget's, if the mechanism has runs at that rate on the task."""
-    at_budget = {(row.label, row.task) for row in rows}
+    labels_and_tasks = {(row.label, row.task) for row in rows}
     selected = []
     for row in rows:
         is_trial = RATE.search(row.label) is not None
-        if not is_trial or (base(row), row.task) not in at_budget:
+        # A label without a rate was trained at the budget's.
+        if not is_trial or (label_without_rate(row), row.task) not in labels_and_tasks:
             selected.append(row)
     return selected
 
 
-def base(row: Row) -> str:
+def label_without_rate(row: Row) -> str:
     """Return the label of a row without its learning rate."""
     return RATE.sub("", row.label)
 
@@ -40,7 +41,7 @@ def trials(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
         # A label without a rate was trained at the budget's.
         match = RATE.search(row.label)
         rate = match[1] if match else BUDGET
-        by_rate = grouped[base(row), row.task]
+        by_rate = grouped[label_without_rate(row), row.task]
         by_rate[rate] = row
     return grouped
 
@@ -81,7 +82,8 @@ def lr_table(rows: list[Row]) -> Table | None:
 
     cells = frame(HEAD, lines, keys)
     about = "Test score at the learning rate with the highest mean validation score."
-    if any(not RATE.search(row.label) for row in rows):
+    searched = [by_rate for by_rate in trials(rows).values() if len(by_rate) > 1]
+    if any(BUDGET in by_rate for by_rate in searched):
         about = (
             "Test score at the budget's learning rate, and at the one with the highest mean validation score. Tables "
             "over all tasks show the budget's rate, tables of one task every rate."

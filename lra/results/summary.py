@@ -41,7 +41,7 @@ class Row:
         n: number of finished seeds.
         num_failed: number of diverged seeds without a finished run.
         remarks: diverged and collapsed seeds, seeds with several results or with different options.
-        ms, ms_device: median milliseconds per step on the device with the most runs of the task, and its name.
+        ms, ms_device: median milliseconds per step on the device with most runs of the task, and its ``device_name``.
         peak: median peak memory in bytes on that device; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
         facts: values of FACTS shared by the seeds, or all values joined by " / ".
@@ -258,7 +258,7 @@ def _by_seed(done: list[RunRecord], name: str) -> dict[int, float]:
 
 
 def _peak(done: list[RunRecord]) -> float | None:
-    """Return the median peak memory of the runs on a GPU; None without any, or if one does not know it."""
+    """Return the median peak memory of the runs on a GPU; None without any, or if the peak of one is unknown."""
     on_gpu = [r for r in done if not record.on_cpu(r.device)]
     peaks = [r.peak_bytes for r in on_gpu if r.peak_bytes is not None]
     if not peaks or len(peaks) < len(on_gpu):

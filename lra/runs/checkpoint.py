@@ -25,6 +25,8 @@ from ..io.typed_json import FORM, listed, verify
 LAST = "last.ckpt"
 BEST = "best.ckpt"
 METRICS = "metrics.csv"
+# The next best.ckpt, until the last.ckpt of its step is written.
+NEXT_BEST = "next-best.ckpt"
 # The callback of lra.train.callbacks whose state in last.ckpt holds the values of this suite.
 CALLBACK = "Checkpoints"
 REMEDY = "delete its folder to run that seed again"
@@ -91,17 +93,18 @@ def _is_number_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) and not bool(value.isnan().any())
 
 
-def read_state(path: Path) -> dict | None:
+def read_state(path: Path, fingerprint: str | None = None) -> dict | None:
     """Read the state of a training from a last.ckpt.
 
     Args:
         path: path of the file.
+        fingerprint: fingerprint that the run must have; None for any.
 
     Returns:
         Lightning's checkpoint; None if there is no file.
 
     Raises:
-        ValueError: the file is not the state of a run of this version.
+        ValueError: the file is not the state of a run of this version, or belongs to another run.
     """
     if not path.exists():
         return None
@@ -112,6 +115,8 @@ def read_state(path: Path) -> dict | None:
         raise ValueError(f"{path} is not the state of a run of this version; {REMEDY}") from None
     if form != FORM:
         raise ValueError(f"{path} has format {form} instead of {FORM}: another version wrote it; {REMEDY}")
+    if fingerprint is not None and checkpoint["callbacks"][CALLBACK]["fingerprint"] != fingerprint:
+        raise ValueError(f"{path} was written by another run; {REMEDY}")
     return checkpoint
 
 

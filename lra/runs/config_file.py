@@ -55,8 +55,13 @@ def difference(old: dict, new: dict) -> str:
 
 
 def differing_keys(old: dict, new: dict) -> set[str]:
-    """The keys with different values; a missing key differs from null."""
-    return {key for key in old | new if old.get(key, ...) != new.get(key, ...)}
+    """The keys with different values, as in the fingerprint: 1 differs from 1.0, and a missing key from null."""
+    return {key for key in old | new if _value_text(old, key) != _value_text(new, key)}
+
+
+def _value_text(choices: dict, key: str) -> str:
+    """The text of a choice in the fingerprint; empty for a missing one."""
+    return json.dumps(choices[key], sort_keys=True) if key in choices else ""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -198,10 +203,11 @@ def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
 def code_digest() -> str:
     """The sha256 of the suite's files that compute a training, read once per process."""
     suite = Path(__file__).parents[1]
-    digests = []
+    # Packed sequences are computed outside these folders.
+    paths = [suite / "varlen.py"]
     for name in ("attention", "data", "model", "ops", "train"):
-        for path in sorted((suite / name).rglob("*.py")):
-            digests.append(atomic.digest(path))
+        paths += sorted((suite / name).rglob("*.py"))
+    digests = [atomic.digest(path) for path in paths]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

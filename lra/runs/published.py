@@ -77,6 +77,14 @@ def studies(root: Path) -> list[Path]:
     return [path for path in folders if (path / RUNS).exists()]
 
 
+def find_study(name: str) -> Path:
+    """Return the folder of a published study of this repository. Raises ValueError for an unknown name."""
+    folders = {folder.name: folder for folder in studies(HOME)}
+    if name not in folders:
+        raise ValueError(f"{name!r} is not a published study; choose from {', '.join(folders)}")
+    return folders[name]
+
+
 def about(study: Path) -> About:
     """Read the description of a study. Raises ValueError if it cannot be read or has another format."""
     path = study / ABOUT

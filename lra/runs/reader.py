@@ -97,10 +97,10 @@ class SeedDirs:
         if first.label == control:
             return text
 
-        # The control counts only if it was trained in the same way.
-        treatment = (first.protocol, first.budget)
+        # The control counts only if it was trained with the same protocol and budget.
+        settings = (first.protocol, first.budget)
         controls = SeedDirs(self.home.parent / control)._finished_records()
-        control_scores = _test_scores(result for result in controls if (result.protocol, result.budget) == treatment)
+        control_scores = _test_scores(result for result in controls if (result.protocol, result.budget) == settings)
         if control_scores:
             gain = mean(scores) - mean(control_scores)
             text += f", {gain:+.2f} over {control} (n = {len(control_scores)})"

@@ -41,7 +41,7 @@ class Pretraining:
         best_step: step of the lowest validation loss; None if it diverged.
         steps: number of training steps; if it diverged, the step at which it did.
         tokens: tokens in the batches of these steps, masked pixels included.
-        step_ms: median time per step in milliseconds, a measurement.
+        step_ms: milliseconds per step, the median over the intervals between evaluations, a measurement.
         status: done | diverged.
         sources: sha256 of the files of custom classes, by module; None if every class belongs to the suite.
     """
@@ -73,7 +73,8 @@ class RunRecord:
             are real numbers.
         best_step: step of the best validation score.
         steps: number of training steps; for a run that diverged, the step at which it did.
-        step_ms: median time per step since the last start of the run, a measurement; None if no step was left.
+        step_ms: time per step, the median over the intervals between evaluations since the last start of the run, a
+            measurement; None if no step was left.
         peak_bytes: peak memory of the device since the last start of the run, evaluations included, or of the whole
             process on a CPU, a measurement.
         status: done | diverged.

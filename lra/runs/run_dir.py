@@ -25,7 +25,7 @@ from .record import RunRecord
 # Files that a killed process leaves, see lra.io.atomic.
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
-RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
+RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{LAST}", f"pretrain/{BEST}")
 # Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
 SEED_CHOICES = ("weights",)
 # Value of ``RunDir.code`` if other code resumed the training.
@@ -38,7 +38,7 @@ class RunDir:
 
     config.yaml    choices that decide the result; written first
     last.ckpt      state of the training at the last evaluation, with the evaluations so far
-    best.ckpt      weights with the best validation score
+    best.ckpt      weights with the best validation score; next-best.ckpt until the last.ckpt of their step is written
     metrics.csv    one line per evaluation
     record.json    the result, written last, with the checksums of the other files
 
@@ -131,18 +131,20 @@ class RunDir:
         stack.callback(_remove_unused_config, self.path)
         for pattern in (TEMPORARY, f"pretrain/{TEMPORARY}"):
             for part in self.path.glob(pattern):
-                part.unlink()
+                part.unlink(missing_ok=True)
 
-        # 3. Write the configuration if the run has none yet, and read the result if it has ended.
+        # 3. Read the result if the run has ended. Write the configuration if the run has not begun or has lost it.
+        record_path = self.path / record.NAME
+        result = record.load(record_path, self.fingerprint) if record_path.exists() else None
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
+            # Raises ValueError if the checkpoint belongs to another run. The fingerprint of a record was checked above.
+            if result is None:
+                checkpoint.read_state(self.last, self.fingerprint)
             atomic.write(config_path, config_file.dump(self.choices))
         # Check again: another seed may have begun before this configuration was written, and so not have seen it.
         _check_siblings(self.path, self.choices)
-        record_path = self.path / record.NAME
-        if not record_path.exists():
-            return True, None
-        return True, record.load(record_path, self.fingerprint)
+        return True, result
 
     @property
     def result(self) -> RunRecord:
@@ -183,26 +185,30 @@ class RunDir:
         return on_rank_zero(lambda: self._resume(shapes))
 
     def _resume(self, shapes: dict[str, torch.Size]) -> int:
-        state = checkpoint.read_state(self.last)
+        state = checkpoint.read_state(self.last, self.fingerprint)
         if state is None:
             return 0
         callback = state["callbacks"][checkpoint.CALLBACK]
-        if callback["fingerprint"] != self.fingerprint:
-            raise ValueError(f"{self.last} was written by another run; {REMEDY}")
         config_file.check_sources(self.last, self.choices, callback.get("sources"), remedy=REMEDY)
+
+        # A kill may have left a next best.ckpt. It is valid if last.ckpt has its digest; else last.ckpt is older.
+        self.digest = callback["digest"]
+        next_best = self.path / checkpoint.NEXT_BEST
+        if next_best.exists() and atomic.digest(next_best) != self.digest:
+            next_best.unlink()
+        self.commit_best()
 
         # Both checkpoints must hold the parameters of this model.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
         checkpoint.check_shapes(self.last, last_weights, shapes)
         checkpoint.check_shapes(self.weights, checkpoint.read_weights(self.weights), shapes)
 
-        # metrics.csv may be newer than last.ckpt, or damaged, so it is rewritten from the evaluations in last.ckpt.
-        self.digest = callback["digest"]
         # Checkpoints of early versions do not name their code.
         self.code = callback.get("code", config_file.code_digest())
         if self.code != config_file.code_digest():
             self.code = MIXED
             log(f"{self.title}: warning: the code of lra has changed since this training began")
+        # metrics.csv may be newer than last.ckpt, or damaged, so it is rewritten from the evaluations in last.ckpt.
         self.curve[:] = callback["curve"]
         self._write_curve()
         return state["global_step"]
@@ -216,21 +222,23 @@ class RunDir:
         atomic.write(self.path / checkpoint.METRICS, checkpoint.format_metrics(self.curve))
 
     def save_best(self, weights: Mapping[str, Tensor]) -> None:
-        """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
-
-        After a kill or a full disk between the two, the run resumes from the older last.ckpt. On the same CPU it
-        reaches the same score and writes best.ckpt again. On a GPU the score may differ; then last.ckpt may name
-        another best.ckpt, which ``best_weights`` rejects.
-
-        Args:
-            weights: weights with the best validation score so far.
-        """
+        """Write the weights with the best validation score so far to a file that ``commit_best`` renames."""
         # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
         buffer = io.BytesIO()
         torch.save(weights, buffer)
-        with atomic.replacing(self.weights) as part:
+        with atomic.replacing(self.path / checkpoint.NEXT_BEST) as part:
             part.write_bytes(buffer.getbuffer())
         self.digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+
+    def commit_best(self) -> None:
+        """Rename the file of ``save_best``, if there is one, to ``best.ckpt``, after the ``last.ckpt`` of its step.
+
+        The old best.ckpt is kept until then, because the old last.ckpt has its digest.
+        """
+        next_best = self.path / checkpoint.NEXT_BEST
+        if next_best.exists():
+            next_best.replace(self.weights)
+            atomic.sync(self.path)
 
     def best_weights(self) -> dict[str, Tensor]:
         """Read the best weights. Raises ValueError if the file cannot be read, or another process has replaced it."""
@@ -243,7 +251,7 @@ class RunDir:
         return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
-        """Return a context manager that yields a path for the state of the training, ``last.ckpt`` when it ends."""
+        """Return a context manager that yields a temporary path and, at its end, renames the file to ``last.ckpt``."""
         return atomic.replacing(self.last)
 
     def finish(self) -> None:

@@ -129,7 +129,7 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
     reasons = check_folder(folder)
     if reasons:
         raise ValueError(rejection(folder, reasons))
-    # The commands that a verification without reruns prints write them to runs/verify-<name>.
+    # Without reruns, a verification prints the commands that train them in runs/verify-<name>.
     default_folder = Path("runs") / f"verify-{name}"
     rerun_folder = options.runs or default_folder
     if rerun_folder != default_folder and not rerun_folder.is_dir():
@@ -169,7 +169,9 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
     # A rerun counts if somebody else made it.
     author = (options.author or "").strip()
     if not author or record.is_same_author(author, record.load(folder).author):
-        raise ValueError("author is not given, or is the submission's author; add author='...', who made the rerun")
+        raise ValueError(
+            "author is not given, or is the submission's author; add author='...', the person who made the rerun"
+        )
 
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))

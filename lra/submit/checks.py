@@ -49,7 +49,9 @@ def check_consecutive_seeds(groups: Groups) -> list[str]:
                 f"{task} {label} lacks seed {numbers} of 0 to {max(seeds)}; include every seed, even if it diverged"
             )
         if len(set(seeds)) < len(seeds):
-            reasons.append(f"{task} {label} has two results of one seed; remove the run that does not belong to it")
+            reasons.append(
+                f"{task} {label} has two results of one seed; remove the run that does not belong to this label"
+            )
     return reasons
 
 
@@ -80,6 +82,20 @@ def check_names(groups: Groups) -> list[str]:
             reasons.append(
                 f"{task} {label} has the name of attn={name} but the class {target}, so the leaderboard would show it "
                 "as that mechanism; rename it and train again"
+            )
+    return reasons
+
+
+def check_commands(groups: Groups) -> list[str]:
+    """A command names a mechanism of the suite or a class, since a rerun does not have the author's yaml files."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        arguments = shlex.split(runs[0].record.command or "")
+        names = [item.partition("=")[2] for item in arguments if item.lstrip("+").startswith("attn=")]
+        if names and not (CONF / "attn" / f"{names[-1]}.yaml").is_file():
+            reasons.append(
+                f"{task} {label} was trained by attn={names[-1]}, which is not part of the suite, so it could not be "
+                "verified; train it again by attn=custom attn._target_=<class>"
             )
     return reasons
 
@@ -187,6 +203,9 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
         # Of generated tasks that were read from files, the record has the numbers of validation and test examples.
         official = {key: source.arguments[key] for key in ("val", "test")}
         data = {"val": run.record.n_val, "test": run.record.n_test}
+    # Another class may make other data from the same arguments.
+    official = official | {"source._target_": benchmark.to_dict()["source"]["_target_"]}
+    data = data | {"source._target_": run.choices.get("source._target_")}
     difference = config_file.difference(official, data)
     title = f"{run.record.task} {run.record.label}"
     return [f"{title} was trained on data that differ from the benchmark's ({difference})"] if difference else []

@@ -143,7 +143,7 @@ def check_submission(
     reasons += checks.check_one_configuration(groups)
     reasons += checks.check_finished(groups)
     reasons += check_control(groups, submission.rates)
-    reasons += checks.check_names(groups)
+    reasons += checks.check_names(groups) + checks.check_commands(groups)
     reasons += checks.check_statement(runs, submission)
     reasons += checks.check_benchmark(groups)
     reasons += checks.check_rates(groups, submission.rates)

@@ -37,11 +37,11 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
             configuration or source.
     """
     submitted = by_mechanism(read_tables(folder).values())
-    repeated = {key: runs for key, runs in by_mechanism(reruns).items() if key in submitted}
+    rerun_groups = {key: runs for key, runs in by_mechanism(reruns).items() if key in submitted}
     # Every mechanism that lacks seeds, with the command that trains them.
     missing = []
     for (task, label), runs in submitted.items():
-        count = len(finished_scores(repeated.get((task, label), [])))
+        count = len(finished_scores(rerun_groups.get((task, label), [])))
         if count < FEWEST_SEEDS:
             command = rerun_command(folder, runs[0])
             missing.append(f"{count} finished seeds of {task} {label}, {FEWEST_SEEDS} are needed: {command}")
@@ -49,15 +49,15 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
 
     # A rerun is another training of every seed, by committed code.
-    reasons = repeated_records(submitted, repeated)
-    reasons += checks.check_consecutive_seeds(repeated)
-    reasons += checks.check_commits([run for runs in repeated.values() for run in runs])
+    reasons = check_trained_again(submitted, rerun_groups)
+    reasons += checks.check_consecutive_seeds(rerun_groups)
+    reasons += checks.check_commits([run for runs in rerun_groups.values() for run in runs])
     if reasons:
         raise ValueError("\n  ".join(["the rerun cannot be used:", *reasons]))
 
     comparisons = []
     for (task, label), runs in submitted.items():
-        rerun_runs = repeated[task, label]
+        rerun_runs = rerun_groups[task, label]
         scores = finished_scores(runs)
         rerun_scores = finished_scores(rerun_runs)
         num_failed = len(rerun_runs) - len(rerun_scores)
@@ -85,10 +85,10 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     return comparisons
 
 
-def repeated_records(submitted: Groups, repeated: Groups) -> list[str]:
-    """List the runs of a rerun that are runs of the submission."""
+def check_trained_again(submitted: Groups, rerun_groups: Groups) -> list[str]:
+    """No run of a rerun is a run of the submission itself."""
     reasons = []
-    for key, runs in repeated.items():
+    for key, runs in rerun_groups.items():
         identities = {identity(run) for run in submitted[key]}
         seeds = [str(run.record.seed) for run in runs if identity(run) in identities]
         if seeds:

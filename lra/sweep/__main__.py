@@ -36,7 +36,7 @@ def sweep(options: SweepOptions) -> None:
 
 
 def carry_out(options: SweepOptions) -> str | None:
-    """Print the plan of a sweep and, unless it is all that is wanted, run what is left of it.
+    """Print the plan of a sweep and, unless ``plan=true``, start the runs that are left.
 
     Args:
         options: options of the sweep, in an entry point whose hydra configuration has a launcher.
@@ -93,10 +93,10 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
     """Run rounds of runs until all have ended or the time is over; a run that failed before is tried again.
 
     Returns:
-        The display, which knows the runs.
+        The progress display; its ``states`` has the runs of all rounds.
 
     Raises:
-        KeyboardInterrupt: with the line to print.
+        KeyboardInterrupt: the sweep was interrupted; the message is the line to print.
     """
     # SIGTERM stops the sweep as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -63,16 +63,17 @@ class Estimates:
         if not ms:
             return None, "unknown"
 
-        # Steps and evaluations of both phases, each in steps of fine-tuning.
+        # All work in training steps of the fine-tuning, whose time is known: the fine-tuning with its evaluations, then
+        # the pretraining with its evaluations.
         optim = plan.experiment.optim
         eval_batch = plan.experiment.data.eval_batch or optim.batch
         num_batches = math.ceil(n_val / eval_batch)
-        evaluation = num_batches * SHARE * eval_batch / optim.batch
-        steps = optim.steps + optim.steps / optim.eval_every * evaluation
+        steps_per_eval = num_batches * SHARE * eval_batch / optim.batch
+        steps = optim.steps + optim.steps / optim.eval_every * steps_per_eval
         if plan.experiment.pretrain.objective != "none":
             pretrain = plan.experiment.pretrain.pretraining_optim(optim)
             steps += pretrain.steps * pretrain.batch / optim.batch
-            steps += pretrain.steps / pretrain.eval_every * evaluation
+            steps += pretrain.steps / pretrain.eval_every * steps_per_eval
         return ms / 1000 * steps, basis
 
 
@@ -88,9 +89,10 @@ def _cost(choices: dict) -> dict:
 
 
 def _measured(plan: Plan) -> float | None:
-    """Measure a training step on random sequences of the task's full length, in milliseconds; None if memory is short.
+    """Measure a training step on random sequences of the task's full length, in milliseconds; None if the step fails.
 
-    In the precision of the run, shared by its processes, without their communication and without compilation.
+    The step has the precision of the run. Its time is divided by the number of processes; communication and compilation
+    are left out.
     """
     experiment = plan.experiment
     optim = experiment.optim

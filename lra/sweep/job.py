@@ -41,7 +41,7 @@ def job(
         threads: CPU threads of the run, None for torch's default.
         gpus: GPUs that runs on this machine take in turn.
         sweep: pid of the sweep; if it is the parent of this process, the run ends with it.
-        latest: time by run directory after which a run is not started.
+        latest: latest start of each run, a timestamp by run directory; after it the run is not started.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)

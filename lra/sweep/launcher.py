@@ -26,7 +26,7 @@ from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, study
-from .progress import ENDED, POLL_SECONDS, all_steps, state, steps
+from .progress import ENDED, POLL_SECONDS, state, steps, steps_with_pretraining
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
@@ -60,7 +60,7 @@ def workers() -> tuple[int | None, int | None]:
 
 
 def start_ray(launcher: Any) -> None:
-    """Start Ray as its launcher does, but keep the handler of SIGTERM; the one of Ray prints a trace and exits.
+    """Start Ray as its launcher does, but keep the handler of SIGTERM; Ray's handler prints a trace and exits.
 
     Args:
         launcher: Hydra's launcher for Ray.
@@ -111,7 +111,7 @@ class Launcher:
 
     def _stop(self) -> None:
         self.time_is_over = True
-        # Not SIGINT, which a process in the background of a script ignores.
+        # ``run_rounds`` handles SIGTERM as Ctrl-C. A process in the background of a script ignores SIGINT.
         os.kill(os.getpid(), signal.SIGTERM)
 
     def wait_for_interrupted(self, runs: list[PlannedRun]) -> None:
@@ -121,7 +121,7 @@ class Launcher:
             time.sleep(POLL_SECONDS)
 
     def latest_start(self, run: PlannedRun) -> float:
-        """Compute the latest start at which a run reaches its next checkpoint; without an estimate it takes no time."""
+        """Compute the latest start at which a run still reaches its next checkpoint; an unknown time counts as zero."""
         seconds_to_checkpoint = (run.seconds or 0.0) * run.eval_every / run.steps
         return self.end - START_SECONDS - seconds_to_checkpoint
 
@@ -155,9 +155,15 @@ class Launcher:
             startable = self.select_startable(not_running)
             if not startable:
                 return
-            steps_before = {run: all_steps(run) for run in startable}
+            steps_before = {run: steps_with_pretraining(run) for run in startable}
             reason = self.launch(startable)
-            began = any(state(run) in (*ENDED, "running") or all_steps(run) > steps_before[run] for run in startable)
+            # Of several launches in a row without a run that begins, only the first logs why it stopped.
+            if reason and not idle:
+                log(f"lra: the launcher stopped: {reason}")
+            began = any(
+                state(run) in (*ENDED, "running") or steps_with_pretraining(run) > steps_before[run]
+                for run in startable
+            )
             idle = 0 if began else idle + 1
             # No run began although the time allows all of them: the launcher itself has failed, so launching again is
             # no help.
@@ -170,7 +176,7 @@ class Launcher:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
         choices = HydraConfig.get()
         # The configuration of Hydra's launcher: its options of this command line, and the folders of the runs.
-        # The mode and the launcher, which the yaml of a sweep may override, are replaced.
+        # Hydra's own hydra.mode=RUN is dropped, and the launcher is named: the yaml of a sweep may have chosen it.
         name = choices.runtime.choices["hydra/launcher"]
         replaced = ("hydra.mode=", "hydra/launcher=")
         overrides = [line for line in choices.overrides.hydra if not line.startswith(replaced)]
@@ -207,18 +213,17 @@ class Launcher:
             # Hydra's launchers parse the overrides, as ``compose`` does for the plan.
             run_overrides = [escape(line) for line in run.overrides]
             job_overrides.append([*run_overrides, subdir])
-        steps_before = {run: all_steps(run) for run in runs}
+        steps_before = {run: steps_with_pretraining(run) for run in runs}
         # A scheduler may fail, or a worker be killed; the remaining runs are launched again.
         try:
             if name == "ray":
                 start_ray(launcher)
             ended = launcher.launch(job_overrides, 0)
         except Exception as error:
-            log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)
         # A worker that could not start its run has raised an error; a run that a time limit interrupted resumes.
         for run, end in zip(runs, ended, strict=True):
-            has_begun = all_steps(run) > steps_before[run]
+            has_begun = steps_with_pretraining(run) > steps_before[run]
             if end.status is JobStatus.FAILED and state(run) == "left" and not has_begun:
                 fail(run.folder, explain(end._return_value))
         return None

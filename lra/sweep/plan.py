@@ -159,7 +159,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             skipped.append(f"{task}: {composed.unavailable}")
             continue
         try:
-            seeds, choices = planned(composed, overrides, estimates)
+            seed_runs, choices = plan_seeds(composed, overrides, estimates)
         except ValueError as error:
             # Only a value of an axis may be rejected; any other error is the user's.
             prefixes = tuple(f"{key} " for key in override_keys(point))
@@ -167,10 +167,10 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
                 raise ValueError(f"{title}: {error}") from None
             skipped.append(f"{task}: {error}")
             continue
-        for run in seeds:
+        for run in seed_runs:
             check_choices(run.folder, choices)
         SeedDirs(composed.home).check_sources(choices)
-        runs += seeds
+        runs += seed_runs
     if skipped and not runs:
         raise ValueError(skipped[0])
     if len({run.folder for run in runs}) < len(runs):
@@ -178,7 +178,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     return runs, skipped
 
 
-def planned(
+def plan_seeds(
     composed: Experiment, overrides: Sequence[str], estimates: Estimates
 ) -> tuple[list[PlannedRun], dict[str, Any]]:
     """Plan the seeds of one configuration.
@@ -229,8 +229,8 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         at_once: number of runs at once, None if a cluster decides.
     """
     left = [run for run in runs if not (run.folder / record.NAME).exists()]
-    home = options.runs / study(options)
-    yield f"{study(options)}: {plural(len(runs), 'run')} in {home}, {len(runs) - len(left)} of them finished"
+    study_dir = options.runs / study(options)
+    yield f"{study(options)}: {plural(len(runs), 'run')} in {study_dir}, {len(runs) - len(left)} of them finished"
     # Runs are ordered by task.
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         task_runs = list(group)

@@ -51,7 +51,7 @@ def steps(run: PlannedRun) -> int:
     return _last_step(run.folder)
 
 
-def all_steps(run: PlannedRun) -> int:
+def steps_with_pretraining(run: PlannedRun) -> int:
     """Read the number of steps of pretraining and training up to their last evaluations."""
     return _last_step(run.folder / pretrain.FOLDER) + _last_step(run.folder)
 

@@ -32,8 +32,8 @@ from .trainer import Phase, resumable, run_phase
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
-    # Read the commit now, because the checkout may change during training. Each job of -m reads it again, because it
-    # imports its mechanism only now.
+    # Read the commit now, because the checkout may change during training. Each job of -m reads the commit again,
+    # because the job has only now imported its mechanism.
     record.git_commit.cache_clear()
     record.git_commit()
     reason = experiment.unavailable
@@ -58,7 +58,7 @@ def run_seeds(plan: Plan) -> None:
     # Rank 0 generates missing data; then all ranks open it.
     with rank_zero_first():
         plan.data.setup()
-    check_data(experiment.task, plan.data, has_class_token=experiment.model.pool == "cls")
+    check_data(experiment.task, plan.data, has_class_id=experiment.model.pool == "cls")
     for message in plan.messages():
         log(f"{plan.title}: {message}")
 
@@ -181,6 +181,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         device=device.device_name(plan.device, plan.processes.count),
         status=phase.status,
         pretrain=pretraining,
+        # Start of a checksum of the data that replace the official file; None without such a substitute.
         data=data.source.substitute,
         train_loss=diagnostics.finite(phase.train_loss),
         lr=experiment.optim.lr,

@@ -116,7 +116,7 @@ class Checkpoints(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step)
 
-        # Order of the files: best.ckpt precedes last.ckpt, which holds its digest (RunDir.save_best).
+        # The best weights are written before last.ckpt, which has their digest, and become best.ckpt after it.
         saving: contextlib.AbstractContextManager[Path] = contextlib.nullcontext(self.run_dir.last)
         if trainer.is_global_zero:
             self.run_dir.save_metrics({"step": step, **values})
@@ -126,6 +126,8 @@ class Checkpoints(L.Callback):
         with saving as path:
             # Every rank takes part; rank 0 writes.
             trainer.save_checkpoint(path)
+        if trainer.is_global_zero:
+            self.run_dir.commit_best()
         # Wait for rank 0, so that a signal that arrives while it writes finds all ranks at the same step.
         trainer.strategy.barrier()
 

@@ -62,6 +62,7 @@ def find_processes(options: Trainer) -> Processes:
     nodes = 1
     if environments.TorchElasticEnvironment.detect():
         environment = environments.TorchElasticEnvironment()
+    # A batch script has SLURM's variables too, even if it starts this process without srun, so they do not suffice.
     elif options.devices == "launched" and environments.SLURMEnvironment.detect():
         try:
             environment = environments.SLURMEnvironment(auto_requeue=False)

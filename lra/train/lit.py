@@ -229,7 +229,7 @@ class LitPretrainer(LitModule):
         model: model to train.
         seed: random seed, see ``LitModule``.
         ratio: probability that a real position becomes a hole; None for next-token prediction.
-        length: positions of the model.
+        length: maximum sequence length of the model.
         optim: options of the optimiser and the schedule.
         cycle_momentum: whether the one-cycle schedule also moves beta1.
     """

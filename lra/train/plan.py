@@ -23,7 +23,8 @@ class Plan:
         experiment: experiment in which the padding ``auto`` is replaced by the padding in use.
         device: cpu | cuda.
         processes: processes that share each batch.
-        data: data of the task, not yet set up; each seed has its own order of it.
+        data: data of the task, not yet set up. The training of a seed makes its own, in the order of that seed
+            (``Experiment.task_data``).
         params: number of parameters of the model.
         title: task and label.
     """
@@ -35,7 +36,7 @@ class Plan:
     params: int
     title: str
 
-    def more_seeds(self, seed: int) -> int:
+    def count_later_seeds(self, seed: int) -> int:
         """Count the seeds after this one."""
         seeds = self.experiment.seeds
         return len(seeds) - 1 - seeds.index(seed)
@@ -130,13 +131,13 @@ def check_causal(experiment: Experiment) -> None:
     raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {remedy}")
 
 
-def check_data(task: Task, data: TaskData, *, has_class_token: bool = False) -> None:
+def check_data(task: Task, data: TaskData, *, has_class_id: bool = False) -> None:
     """Check that the model and the loss of a task fit its data.
 
     Args:
         task: options of the task.
         data: data, set up.
-        has_class_token: whether the last token id of the vocabulary is the class token, ``model.pool=cls``.
+        has_class_id: whether the last id of the vocabulary is reserved for the class token, as with ``model.pool=cls``.
 
     Raises:
         ValueError: labels or tokens do not fit the options of the task.
@@ -149,7 +150,7 @@ def check_data(task: Task, data: TaskData, *, has_class_token: bool = False) -> 
         else:
             first_examples = torch.arange(min(64, len(split)))
             tokens = split.gather(first_examples, 64)[0]
-        _check_tokens(task, name, tokens, has_class_token)
+        _check_tokens(task, name, tokens, has_class_id)
 
 
 def _check_labels(task: Task, name: str, labels: torch.Tensor) -> None:
@@ -168,7 +169,7 @@ def _check_labels(task: Task, name: str, labels: torch.Tensor) -> None:
         raise ValueError(f"labels must be 0 or more; the smallest label of the {name} set is {smallest}")
 
 
-def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: bool) -> None:
+def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_id: bool) -> None:
     # Real features, or token ids.
     if tokens.is_floating_point():
         if task.features is None or task.vocab is not None:
@@ -179,7 +180,7 @@ def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: 
     if task.vocab is None or task.features is not None:
         raise ValueError(f"task={task.name} has inputs of token ids; set task.vocab and leave out task.features")
     last_id = int(tokens.max()) + task.shift
-    if has_class_token and last_id + 1 >= task.vocab:
+    if has_class_id and last_id + 1 >= task.vocab:
         raise ValueError(f"task.vocab must be above {last_id + 1}, the id of the class token, not {task.vocab}")
     if last_id >= task.vocab:
         reason = f"the largest token id of the {name} set with task.shift={task.shift}"

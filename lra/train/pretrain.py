@@ -26,8 +26,8 @@ FOLDER = "pretrain"
 # Choices in which a run may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, the pooling
 # (with its divisor ``protocol.mean_over``), the head, and how the task is scored. ``protocol.name`` is only a name: the
 # other options of the protocol must agree. ``pretrain.matched`` acts through ``optim.steps`` and ``pretrain.steps``
-# alone. The whole classifier, head included, is initialised before the prediction layer, so another head gives this
-# layer other initial values.
+# alone. A head of another size does change the pretraining a little: it draws its initial weights first, so the
+# prediction layer gets other ones.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",
@@ -187,7 +187,7 @@ class PretrainDir(RunDir):
         return pretraining
 
     def _copy_from(self, source: Path) -> None:
-        """Copy the pretraining of another run. Raises ValueError if it is damaged, not finished, or another one."""
+        """Copy the pretraining of another run. Raises ValueError if it is damaged, not finished, or differs."""
         seed_name = f"seed-{self.seed}"
         candidates = [path for path in (source, source / seed_name) if (path / FOLDER / record.PRETRAIN_NAME).exists()]
         if not candidates:

@@ -50,7 +50,7 @@ class Phase:
         best_score: best validation score; None if the phase diverged.
         best_step: step of the best validation score; None if the phase diverged.
         train_loss: mean training loss of the steps between the last two evaluations; None if the phase diverged.
-        step_ms: median time per step in milliseconds.
+        step_ms: milliseconds per step, the median over the intervals between evaluations; None if no interval ended.
         trainer: trainer of the phase; None if pretraining diverged, so that training did not begin.
     """
 
@@ -99,7 +99,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     stopwatch = Stopwatch()
     checkpoints = Checkpoints(run_dir)
     progress = live_line()
-    report = Report(run_dir.title, plan.more_seeds(run_dir.seed), checkpoints, progress)
+    report = Report(run_dir.title, plan.count_later_seeds(run_dir.seed), checkpoints, progress)
     callbacks = [Divergence(), checkpoints, stopwatch, report]
     if experiment.trainer.compile:
         callbacks.insert(0, Compile(run_dir.title, experiment.trainer.compile))
@@ -151,7 +151,7 @@ def resumable(trainer: L.Trainer, run_dir: RunDir) -> Iterator[None]:
 
 
 class CheckpointFile(TorchCheckpointIO):
-    """Writes a checkpoint to its path. Lightning's class writes a temporary file first, in the folder of the system."""
+    """Writes a checkpoint to its path; Lightning's class first writes it to the system's temporary directory."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
@@ -188,9 +188,11 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
     strategy: Any = "auto"
     if processes.count > 1:
-        # A control reads no queries and keys, so their scale and shift in MEGA have no gradient.
-        is_control = plan.experiment.attn.path.startswith(controls.__name__)
-        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=is_control)
+        # A control reads no queries and keys, so their scale and shift in MEGA have no gradient. A custom mechanism may
+        # have parameters without a gradient too.
+        path = plan.experiment.attn.path
+        may_have_unused = path.startswith(controls.__name__) or not path.startswith("lra.")
+        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=may_have_unused)
     plugins: list[Any] = [processes.environment, CheckpointFile()]
     settings = plan.experiment.trainer
     precision = PRECISIONS[settings.precision]

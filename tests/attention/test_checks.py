@@ -46,6 +46,8 @@ PADDING.append("psf block=plain attn.channels=8 attn.project=false attn.residual
 BUDGETS = ["cur_abs attn.count=8", "nystrom attn.landmarks=8"]
 VARIANTS = [*itertools.product(properties.CHECKS[:4], PADDING)]
 VARIANTS += itertools.product([properties.fewer_tokens_than_budget], BUDGETS)
+# The batch norm of a block has running averages.
+VARIANTS.append((properties.evaluation_is_repeatable, "mean block=glu"))
 
 
 @pytest.mark.parametrize(("check", "words"), VARIANTS, ids=lambda value: getattr(value, "__name__", value))

@@ -176,14 +176,10 @@ def test_cur_plus_gradient_is_bounded_for_small_queries(size, impl):
     assert cluster_attention._min_bandwidth(torch.tensor([[[[4.0, 0, 0], [1.0, 0, 0]]]]), 0.5) == 0.5 * 3 / 16
 
 
-def draw_qkv_and_mask():
-    return *qkv(LENGTH), masks(LENGTH)["suffix"]
-
-
 @pytest.mark.parametrize("scale", [None, 0.1])
 @pytest.mark.parametrize("shape", ["none", "NL", "N11L", "1L"])
 def test_cur_attention_selecting_all_tokens_matches_sdpa(shape, scale):
-    q, k, v, mask = draw_qkv_and_mask()
+    (q, k, v), mask = qkv(LENGTH), masks(LENGTH)["suffix"]
     ours = {"none": None, "NL": mask, "N11L": mask[:, None, None], "1L": mask[1:2]}[shape]
     theirs = None if ours is None else ours.reshape(-1, 1, 1, LENGTH)
     real = torch.ones(N, LENGTH, dtype=torch.bool) if ours is None else ours.reshape(-1, LENGTH).expand(N, LENGTH)
@@ -200,7 +196,7 @@ def test_cur_attention_signature_matches_torch_sdpa():
 
 @pytest.mark.parametrize("score", ["step", "abs", "farthest"])
 def test_cur_attention_matches_module(score):
-    q, k, v, mask = draw_qkv_and_mask()
+    (q, k, v), mask = qkv(LENGTH), masks(LENGTH)["suffix"]
     options = {"score": score, "count": 6, "class_token": True}
     if score == "farthest":
         module = sized(CURPlus, LENGTH, **options)
@@ -229,7 +225,7 @@ def test_cur_attention_matches_module(score):
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )  # fmt: skip
 def test_cur_attention_rejects_invalid_arguments(changes, reason):
-    q, k, v, mask = draw_qkv_and_mask()
+    (q, k, v), mask = qkv(LENGTH), masks(LENGTH)["suffix"]
     assert_error(reason, cur_attention, **({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))
 
 

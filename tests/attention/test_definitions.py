@@ -6,7 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 from support import features
-from support.features import D, H, check, mean, qkv, sized, tokens
+from support.features import TOKEN_SIZES, D, H, check, mean, qkv, sized, tokens
 from torch import nn
 
 from lra.attention import fnet
@@ -29,6 +29,10 @@ from lra.reference import softmax as softmax_reference
 SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
 SAMPLES = 3
 SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
+KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
+DIM, L = 8, 9
+MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]
+MASK[0, 4] = MASK[1, 0] = False
 
 
 @pytest.mark.parametrize(("kind", "options", "length"), SOFTMAX)
@@ -128,10 +132,6 @@ def test_h_transformer_1d_with_large_scores_is_finite():
     assert out.isfinite().all() and all(x.grad.isfinite().all() for x in (q, k, v))
 
 
-KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
-DIM, L = 8, 9
-
-
 def synthetic_scores(kind, mixer, h, x):
     """Compute the synthetic scores S (n,n) of head h for the token vectors x (L,d)."""
     if kind == "random":
@@ -149,7 +149,7 @@ def synthetic_scores(kind, mixer, h, x):
 def test_synthesizer_matches_definition(pattern, kind, dot_product):
     """softmax(S) v, or with dot_product softmax(S + q kᵀ / √D) v."""
     torch.manual_seed(0)
-    mixer = KINDS[kind](features.TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
+    mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
     if kind == "dense":
         torch.nn.init.normal_(mixer.bias)
     x, mask = tokens(DIM, L), features.masks(L)[pattern]
@@ -163,19 +163,13 @@ def test_synthesizer_matches_definition(pattern, kind, dot_product):
     features.same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
 
 
-MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]
-MASK[0, 4] = MASK[1, 0] = False
-
-
 def dft_matrix(n):
     rows = [[cmath.exp(-2j * cmath.pi * j * k / n) for j in range(n)] for k in range(n)]
     return torch.tensor(rows, dtype=torch.complex128).view(n, n)
 
 
 @pytest.mark.parametrize("mask", [None, MASK, MASK & False], ids=["no mask", "holes", "padding alone"])
-@pytest.mark.parametrize(
-    "transform", [FNet(features.TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"]
-)
+@pytest.mark.parametrize("transform", [FNet(TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"])
 def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
     x = torch.randn(4, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     real = torch.ones(4, L, dtype=torch.bool) if mask is None else mask

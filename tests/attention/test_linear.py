@@ -78,18 +78,11 @@ def test_hedgehog_matches_quadratic_form(softmax, tie_qk):
     check(hedgehog, lambda h, at, q, k, v: mean(features(0, h, q) @ features(-1, h, k).T, v))
 
 
-@pytest.mark.parametrize("softmax", ["halves", "joint"])
-def test_hedgehog_with_large_features_is_finite(softmax):
-    q, k, v = (40 * torch.randn(2, H, 9, D, generator=torch.Generator().manual_seed(i)) for i in range(3))
-    out = Hedgehog(SIZES, softmax=softmax)(q.requires_grad_(), k, v)
-    out.sum().backward()
-    assert out.isfinite().all() and q.grad.isfinite().all()
-
-
 def test_features_of_large_inputs_estimate_their_definition():
     """In float32, where exponents of small features underflow: Performer without eps, and nearly disjoint features."""
     q, k, v = (torch.randn(2, H, 9, D, generator=torch.Generator().manual_seed(i)) for i in range(3))
-    for module, scale in ((Performer(SIZES, eps=0, redraw="never"), 6), (Hedgehog(SIZES, softmax="joint"), 50)):
+    modules = [Performer(SIZES, eps=0, redraw="never"), Hedgehog(SIZES), Hedgehog(SIZES, softmax="joint")]
+    for module, scale in zip(modules, (6, 50, 50), strict=True):
         inputs = [(scale * x).requires_grad_() for x in (q, k)]
         out = module.eval()(*inputs, v)
         exact = module.double()(*(x.double() for x in inputs), v.double())

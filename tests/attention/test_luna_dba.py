@@ -74,9 +74,6 @@ def test_luna_and_dba_match_definition_over_two_layers(kind, options, pattern):
 def test_only_first_layer_has_initial_memory_parameter(words):
     model = config(*words, "task.length=32").classifier()
     assert [name for name, _ in model.named_parameters() if name.endswith("start")] == ["blocks.0.start"]
-    model(torch.randint(31, (2, 1, 32))).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
 
 
 @PATTERNS

@@ -18,11 +18,8 @@ from lra.ops.pinv import cubic
 
 pytestmark = pytest.mark.peers
 SUFFIX = first_real(L, L, 30, 5)
+ADDITIVE_SUFFIX = torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~SUFFIX[:, None, None], float("-inf"))
 PINV = partial(cubic, steps=6, init="batch")
-
-
-def additive_mask(mask):
-    return torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~mask[:, None, None], float("-inf"))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -34,7 +31,7 @@ def test_softmax_matches_transformers_bert(masked):
     torch.manual_seed(0)
     peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
     peer, x = peer.double().eval(), tokens()
-    same(run(make(Softmax), peer, x, SUFFIX if masked else None), peer(x, additive_mask(SUFFIX) if masked else None)[0])
+    same(run(make(Softmax), peer, x, SUFFIX if masked else None), peer(x, ADDITIVE_SUFFIX if masked else None)[0])
 
 
 @pytest.mark.parametrize("landmarks", [1, 4, 16, L])
@@ -58,7 +55,7 @@ def test_nystrom_original_matches_transformers(landmarks, kernel, masked):
     for layer in (peer.query, peer.key, peer.value):
         torch.nn.init.zeros_(layer.bias)
     x = tokens() * SUFFIX[..., None]
-    same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, additive_mask(SUFFIX))[0][SUFFIX])
+    same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, ADDITIVE_SUFFIX)[0][SUFFIX])
 
 
 @pytest.mark.parametrize("landmarks", [1, 4, 16])

@@ -64,13 +64,9 @@ TRAINING = {
 }
 
 
-def published_experiment(task, *words):
-    return experiment(f"experiment=psf_{task}", *words)
-
-
 @pytest.mark.parametrize("task", TRAINING)
 def test_model_sizes_and_training_match_published(task):
-    cfg, (dropouts, rate, steps) = published_experiment(task), TRAINING[task]
+    cfg, (dropouts, rate, steps) = experiment(f"experiment=psf_{task}"), TRAINING[task]
     model = cfg.meta_model
     vocab, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
@@ -85,7 +81,7 @@ def test_model_sizes_and_training_match_published(task):
 
 @pytest.mark.parametrize("task, has_cls", [("listops", True), ("text", True), ("image", False), ("adding", False)])
 def test_model_matches_published_formula(task, has_cls):
-    cfg = published_experiment(task, "budget=smoke", "task.length=64")
+    cfg = experiment(f"experiment=psf_{task}", "budget=smoke", "task.length=64")
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
     state = model.state_dict()
@@ -113,7 +109,7 @@ def test_model_matches_published_formula(task, has_cls):
 @pytest.mark.parametrize("init", ["torch", "lecun"])
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
 def test_padding_embedding_is_zero_constant_or_learned(task, padding, init):
-    model = published_experiment(task, "budget=smoke", f"model.init={init}").classifier().eval()
+    model = experiment(f"experiment=psf_{task}", "budget=smoke", f"model.init={init}").classifier().eval()
     table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
     model.embed(ids).sum().backward()
     assert (table[0] == 0).all() == (padding == "zero")

@@ -25,6 +25,14 @@ from lra.varlen import VarlenLayout
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
 RELEASED = json.loads(Path(__file__).with_name("released.json").read_text())
+# More than two blocks of 64 tokens, the block length of the causal sums.
+LENGTH = 130
+CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed", "lion_s")
+CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba")
+CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
+UNIDIRECTIONAL = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
+OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in UNIDIRECTIONAL}
+LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
 
 
 def make(kind, seed=0, dim=DIM, **options):
@@ -114,8 +122,7 @@ def test_s4d_matches_released_module(case):
 
 
 @pytest.mark.parametrize(
-    ("c_init", "std"),
-    [("lecun_normal", (64 * 48) ** -0.5), ("trunc_standard_normal", 1 / 8), ("complex_normal", 0.5**0.5)],
+    "c_init, std", [("lecun_normal", (64 * 48) ** -0.5), ("trunc_standard_normal", 1 / 8), ("complex_normal", 0.5**0.5)]
 )
 def test_s5_initial_std_matches_flax(c_init, std):
     """Standard deviations of flax's initialisers for 64 states and 48 channels, within three standard errors."""
@@ -157,16 +164,6 @@ def test_s4d_legs_initial_b_is_clipped_hippo_b():
     vectors = hippo_legs(STATES)[1][:, STATES // 2 :]
     expected = vectors.mH @ torch.tensor([2 * i + 1 for i in range(STATES)]).sqrt().to(vectors)
     torch.testing.assert_close(b, torch.complex(expected.real, expected.imag.clamp(-2, 2)).to(b))
-
-
-# More than two blocks of 64 tokens, the block length of the causal sums.
-LENGTH = 130
-CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed", "lion_s")
-CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba")
-CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
-UNIDIRECTIONAL = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
-OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in UNIDIRECTIONAL}
-LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
 
 
 def build_mixer(name, **options):

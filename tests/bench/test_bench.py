@@ -18,17 +18,18 @@ from lra.bench.__main__ import bench
 from lra.bench.contestants import BenchOptions
 from lra.bench.released_cur import ReleasedCUR
 from lra.bench.sdpa_backends import Exact
-from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+from lra.config.recipes import choices
 from lra.model.dropout import Dropout
 from lra.ops.newton import newton
 from lra.results import bench_record
 from lra.runs.reader import scan
 from lra.train.lit import LitClassifier
 
-PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=96)
+STEP = ("what=step", "modes=training", "tasks=listops", "budget=smoke")
+SMALL = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", "device=cpu"]
 run = bench.__wrapped__
 
 
@@ -79,10 +80,6 @@ def test_flex_backend_matches_sdpa():
     torch.testing.assert_close(actual, SDPA(SIZES)(*qkv(torch.float32), mask), rtol=1e-4, atol=1e-5)
 
 
-STEP = ("what=step", "modes=training", "tasks=listops", "budget=smoke")
-SMALL = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", "device=cpu"]
-
-
 def read_only_record(runs):
     (path,) = runs.rglob(bench_record.FILE)
     return bench_record.load(path)
@@ -109,7 +106,13 @@ def rates(monkeypatch):
 
 def test_rates_are_bytes_and_flops_per_second(rates, monkeypatch):
     devices = []
-    monkeypatch.setattr(roofline, "_seconds", lambda call, device: (call(), devices.append(device), 0.5)[2])
+
+    def half_a_second(operation, device):
+        operation()
+        devices.append(device)
+        return 0.5
+
+    monkeypatch.setattr(roofline, "_seconds", half_a_second)
     assert rates("cpu", ["fp32"]) == (2 * 2**27 / 0.5, {"fp32": 2 * 1024**3 / 0.5}) and devices == ["cpu"] * 2
 
 
@@ -131,7 +134,7 @@ def check_mechanism_builds(name):
         cfg.block_factory()()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", choices("preset"))
 def test_preset_composes_and_its_mechanisms_build(preset):
     cfg = compose(BenchOptions, [f"preset={preset}"])
     names = contestants.expand_names(cfg.mechanisms, "mechanisms")

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from support.records import add, made, row
+from support.records import MB, add, made, row
 
 from lra.bench import gpu_check, peers, recurrences
 from lra.bench.gpu_check import CheckPart
@@ -18,8 +18,6 @@ from lra.bench.measure import measure, peak_bytes
 from lra.bench.peer_pairs import PeerPair
 from lra.results import bench_record
 from lra.runs import record
-
-MB = 2**20
 
 
 def test_peak_bytes_counts_only_live_storages():
@@ -173,8 +171,7 @@ def comparison_row(build, remark=""):
 
 
 @pytest.mark.parametrize(
-    ("factor", "remark", "verdict"),
-    [(1.0, "", "yes, 0e+00"), (1.001, "", "no, 1e-03"), (3.0, "other weights", "no, other weights")],
+    "factor, remark, verdict", [(1.0, "", "yes, 0e+00"), (1.001, "", "no, 1e-03"), (3.0, "weights", "no, weights")]
 )
 def test_peer_row_has_ratios_and_same_function_verdict(factor, remark, verdict):
     def build(n, batch, dtype):

@@ -112,19 +112,15 @@ def interrupt():
     raise KeyboardInterrupt("stopped at step 3")
 
 
-def kill_process(number=signal.SIGKILL):
-    os.kill(os.getpid(), number)
-
-
 def terminate():
     # Without the handler that a sweep of another test has set.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    kill_process(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 
 FAILURES = {
     "attn=a: refused": lambda: "attn=a: refused",
-    "attn=a: ended by SIGKILL, perhaps because memory ran out": kill_process,
+    "attn=a: ended by SIGKILL, perhaps because memory ran out": lambda: signal.raise_signal(signal.SIGKILL),
     "attn=a: ended by SIGTERM": terminate,
     "attn=a: stopped at step 3": interrupt,
     "attn=a: ended with exit status 1": lambda: sys.exit(2),
@@ -138,7 +134,7 @@ def test_worker_failure_is_confined_to_its_run(message):
         workers.run(3, "attn=a", FAILURES.get(message, str))
         assert workers.failures() == failures
         # Run 3 has already ended, so it does not start again.
-        workers.run(3, "attn=a", kill_process)
+        workers.run(3, "attn=a", lambda: "it started again")
         assert workers.failures() == failures
     assert not workers.folder.exists()
 
@@ -166,10 +162,6 @@ def test_broken_pool_fails_first_orphaned_run_and_restarts_the_others():
             workers.launch(lambda: (_ for _ in ()).throw(BrokenProcessPool))
 
 
-def parent_pid(pid):
-    return int(re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
 @pytest.mark.parametrize("victim", ["run", "worker"])
@@ -181,7 +173,8 @@ def test_killed_process_fails_one_run_and_same_command_resumes(victim, data_root
     wait(process, lambda: list(tmp_path.rglob("last.ckpt")))
     (path, *_) = tmp_path.rglob("last.ckpt")
     owner = lock.holder(path.parent / lock.NAME)
-    os.kill(owner.pid if victim == "run" else parent_pid(owner.pid), signal.SIGKILL)
+    parent = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{owner.pid}/status").read_text(), re.M)[1]
+    os.kill(owner.pid if victim == "run" else int(parent), signal.SIGKILL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in err, err
     summary, failure = err.splitlines()[-2:]
@@ -236,6 +229,7 @@ ERRORS = {
         "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
         "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
         "task=listops attn=cur_abs study=../../x": "study must be a name",
+        "task=listops attn=cur_abs optim.betas.first=0.5": "optim.betas.first: optim.betas is a list; set it as a",
         "task=listops attn=cur_abs label_keys=[optim.stepz]": "label_keys: optim.stepz: no such key",
         "task=listops attn=cur_abs model.dim=10000000 model.heads=1": "GB to train, this machine has",
         "attn=cur_abs": "task is missing; it must be one of adding, ",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from conftest import assert_error, config, experiment
+from conftest import assert_error, config, experiment, slow
 from hydra.errors import HydraException
 from pydantic import ValidationError
 
@@ -102,18 +102,14 @@ class Inner(Own):
         self.free, self.unknown = free, unknown
 
 
-def compose_custom(name, *words):
-    return config(f"{__name__}.{name}", *words)
-
-
 def test_custom_class_options_follow_annotations():
-    actual = compose_custom("Own", "+attn.rate=2", "+attn.mode=b").attn.options
+    actual = config(f"{__name__}.Own", "+attn.rate=2", "+attn.mode=b").attn.options
     assert actual["rate"] == 2.0 and type(actual["rate"]) is float and actual["mode"] == "b"
     errors = {"rate=fast": "attn.rate must be a number, not 'fast'", "mode=c": "attn.mode must be one of a, b, not 'c'"}
     errors |= {"speed=1": "attn.speed: no such key; attn has dropout, mode, "}
     for override, message in errors.items():
-        assert_error(message, compose_custom, "Own", f"+attn.{override}")
-    actual = compose_custom("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
+        assert_error(message, config, f"{__name__}.Own", f"+attn.{override}")
+    actual = config(f"{__name__}.Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
     assert actual.attn.get("free") == [1, {"a": "no"}]
     # An annotation that cannot be resolved leaves the value unchecked.
     assert actual.attn.get("unknown") == "x"
@@ -139,12 +135,11 @@ def test_options_are_frozen_and_replace_validates_and_rebuilds_the_meta_model():
     assert_error(r"^optim\.eval_every must divide optim\.steps 7, got 3: add optim.eval", actual.optim.replace, steps=7)
 
 
-TABLE = list(csv.DictReader(Path(__file__).with_name("choices.csv").read_text().splitlines()))
+TABLE = csv.DictReader(Path(__file__).with_name("choices.csv").read_text().splitlines())
+ROWS = [slow(row) if number % 10 else row for number, row in enumerate(TABLE)]
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row["words"], marks=[pytest.mark.slow] * (i % 10 > 0)) for i, row in enumerate(TABLE)]
-)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["words"])
 def test_label_and_fingerprint_match_table(row):
     actual = experiment(*row["words"].split())
     assert (actual.label, config_file.fingerprint(actual.choices({}))) == (row["label"], row["fingerprint"])

@@ -24,6 +24,15 @@ from lra.train.__main__ import train
 
 DATA = os.urandom(200_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
+# The files of a release of ListOps; the round brackets have no meaning.
+HEAD = b"Source\tTarget\n"
+LISTOPS = {
+    "basic_train.tsv": HEAD + b"( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM ( ( ( [MED 4 ) 7 ) ] ) ) 6 ) ] )\t1\n",
+    "basic_val.tsv": HEAD + b"[MIN 3 1 ]\t1\n",
+    "basic_test.tsv": HEAD + b"( ( ( [MIN 8 ) 4 ) ] )\t4\n",
+}
+# Options of Registers: writes to distinct registers, as the pairs of recall.
+DISTINCT = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
 
 
 def silent(title, done, total):

@@ -234,8 +234,13 @@ def test_archive_cut_between_members_raises(tmp_path):
     path = tmp_path / "some.tar"
     write_tar(path, {f"a/{i}": bytes(512) for i in range(4)}, mode="w:")
     # Two members, each with a header of 512 bytes.
-    path.write_bytes(path.read_bytes()[:2048])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2048])
     with pytest.raises(ValueError, match="unexpected end of data"), reading(path):
+        list(members(path, lambda name: True, silent))
+    # A hole of zeros in the header of the third member, which tarfile takes for the end.
+    path.write_bytes(whole[:2048] + bytes(512) + whole[2560:])
+    with pytest.raises(ValueError, match="data behind its end, or a damaged header"), reading(path):
         list(members(path, lambda name: True, silent))
 
 

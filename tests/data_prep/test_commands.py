@@ -1,9 +1,7 @@
 """The commands lra data (list, prepare, baselines) and lra data inspect (layouts, counts and damage of files)."""
 
-import errno
 import gzip
 import hashlib
-import os
 import pickle
 import re
 import shlex
@@ -14,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import server
-from conftest import assert_error, config
+from conftest import assert_error, config, deny_access
 from server import INNER, RECORDS, cifar, image_files, imdb, nest, png, prepared, write_folder, write_release, write_tar
 
 from data_prep import __main__ as command
@@ -190,6 +188,7 @@ DAMAGED_FILES = {
     "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": HEAD + b"[SUM 1 2 ]\t3\n"},
     "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
     "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": HEAD + b"1\n" * 50},
+    f"{INNER}: 5 more faults": dict.fromkeys([f"{INNER}/imgs/8/sample_{i}.png" for i in range(10)]),
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is not a readable image of 32 x 32": {IMAGE: SMALL},
     "imgs/8/sample_3.png: is missing": {IMAGE: None},
@@ -211,6 +210,7 @@ def test_inspect_names_damaged_file_and_line(tmp_path, inspected, message):
     status, out = inspected(root)
     assert message in out.replace(f"{root}/", "") and status == ("tolerated" not in message)
     assert ("damaged: " in out) == (status == 1) and "source.archive=" not in out
+    assert "val.tsv: is missing" not in out
 
 
 def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspected):
@@ -311,23 +311,18 @@ def test_survey_accepts_generated_listops_and_rejects_other_answers():
     assert "train: 2 expressions do not have 501 to 1,999 tokens" in survey.ListOpsCollector("here").differences(bounds)
 
 
-@pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])
-def test_inspect_prints_usage_or_missing_path_for_invalid_arguments(words, capsys):
-    assert inspect.main(words) == 1
-    said = "".join(capsys.readouterr())
-    assert "usage" in said or "/nowhere does not exist" in said
+INVALID = {"": "usage", "a b": "usage", "/nowhere": "/nowhere does not exist", "a.tsv": "inspect its folder, "}
+
+
+@pytest.mark.parametrize("words", INVALID)
+def test_inspect_prints_usage_or_reason_for_invalid_arguments(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(write_folder(tmp_path, {"a.tsv": HEAD}))
+    assert inspect.main(words.split()) == 1 and INVALID[words] in "".join(capsys.readouterr())
 
 
 def test_folders_without_permission_are_skipped(tmp_path, inspected, monkeypatch):
     root = write_folder(tmp_path / "disk", nest("listops", LISTOPS) | {"lost+found/x": b""})
-    scandir = os.scandir
-
-    def deny_lost_files(path):
-        if str(path).endswith("lost+found"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", deny_lost_files)
+    deny_access(monkeypatch, "lost+found")
     status, out = inspected(root)
     assert status == 0 and "listops: " in out
     assert len(prepared(ListOps(release=root), tmp_path / "data")["train"]) == 2

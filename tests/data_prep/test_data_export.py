@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import assert_error, run
+from conftest import assert_error
 from PIL import Image as PillowImage
 from server import cifar, examples, gathered, imdb, prepared, write_folder
 
@@ -128,10 +128,10 @@ def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
     rejects(r"out=.* exists already; choose another folder, or remove it", source, "pickle")
 
 
-def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
+def test_export_command_prepares_and_writes_files(tmp_path, call):
     out, data = tmp_path / "o(t", tmp_path / "data"
     words = ["export", "task=listops", "budget=smoke", "layout=npz", f"out={out}", f"data.root={data}"]
-    exit_message, log = run(lambda: command.command(words), *words, patch=monkeypatch, capfd=capfd)
+    exit_message, _, log = call(lambda: command.command(words), *words)
     assert exit_message is None and f"layout npz at {out}" in log and (out / "test.npz").exists()
     assert shlex.split((out / "README.md").read_text().splitlines()[4]) == ["lra", "data", *words[:4], "out='o(t'"]
     assert [*export.portable(["source.archive=/x/a", "data.release=/b", "task=a"])] == ["source.archive=a", "task=a"]
@@ -255,9 +255,9 @@ def test_series_display_marks_marked_positions():
 
 
 @pytest.mark.parametrize("task", ["listops", "adding"])
-def test_show_command_writes_png(task, data_root, tmp_path, monkeypatch, capfd):
+def test_show_command_writes_png(task, data_root, tmp_path, call):
     words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
-    exit_message, log = run(show.show, *words, patch=monkeypatch, capfd=capfd)
+    exit_message, _, log = call(show.show, *words)
     assert exit_message is None and "3 examples of train" in log
     with PillowImage.open(tmp_path / "made.png") as result:
         assert result.format == "PNG" and min(result.size) > 50

@@ -205,11 +205,21 @@ def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
     binary = cifar(tmp_path / "cifar.tar.gz")
     expected = prepared(Image(**binary, grey=grey, hold_out=5), tmp_path / "data")
     write_tar(tmp_path / "python.gz", python_batches())
-    # macOS writes the attributes of the folder before the folder.
+    # macOS writes the attributes of the folder before the folder; tar lists the folder that it packs first.
     write_tar(tmp_path / "mac.gz", {"._cifar-10-batches-py": b"\0\5"} | python_batches())
+    write_folder(tmp_path / "folder", python_batches())
+    shutil.make_archive(tmp_path / "dot", "gztar", tmp_path / "folder")
     write_folder(tmp_path / "py", python_batches())
     shutil.unpack_archive(binary["archive"], tmp_path / "bin", filter="data")
-    for name in ("python.gz", "mac.gz", "py", "py/cifar-10-batches-py", "bin", "bin/cifar-10-batches-bin"):
+    for name in (
+        "python.gz",
+        "mac.gz",
+        "dot.tar.gz",
+        "py",
+        "py/cifar-10-batches-py",
+        "bin",
+        "bin/cifar-10-batches-bin",
+    ):
         assert prepared(Image(archive=tmp_path / name, grey=grey, hold_out=5), tmp_path / "copy") == expected
 
 
@@ -375,6 +385,7 @@ COLUMN_FILES = {
     "a-train.arrow and .*/b-train.arrow are named in two": ["a-train.arrow", "b-train.arrow"],
     "data/test.parquet are splits in two layouts": ["train.parquet", "data/test.parquet"],
     "val-0.*a.arrow and .*b.arrow are the same part": [f"val-0-of-1-{digit * 16}.arrow" for digit in "ab"],
+    "is a cache of S4 with ids of another": ["train/data-0-of-1.arrow", "tokenizer.pkl", "train/._data-0-of-1.arrow"],
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import LEVEL
 from scipy.stats import chi2_contingency
-from server import assert_error, assert_rejected, prepared, trained
+from server import DISTINCT, assert_error, assert_rejected, prepared, trained
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
@@ -27,7 +27,6 @@ from data_prep.temporal_order import TemporalOrder
 
 SMALL = {"min_length": 5, "max_length": 60, "max_depth": 5, "max_args": 4, "p_operator": 0.4}
 TINY_EVAL_SPLITS = {"train": 100, "val": 1, "test": 1}
-DISTINCT_WRITES = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
 OPERATORS = {
     "[MIN": lambda *values: min(values),
     "[MAX": lambda *values: max(values),
@@ -142,8 +141,7 @@ def test_unsatisfiable_listops_options_raise_instead_of_looping(tmp_path, argume
 
 
 @pytest.mark.parametrize(
-    ("kind", "length"),
-    [(Recall, 128), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, length) for length in LENGTHS)],
+    "kind, length", [(Recall, 64), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, n) for n in LENGTHS)]
 )
 def test_sequence_depends_only_on_seed_split_and_index(kind, length):
     make_source = partial(kind, length=length, train=300, val=40, test=40)
@@ -165,7 +163,7 @@ def test_sequence_depends_only_on_seed_split_and_index(kind, length):
     [
         (Adding(), "f81c315abf14f1d2"), (Recall(), "98208e31283b9405"), (TemporalOrder(), "020dc0580a439c92"),
         (Chain(**TINY_EVAL_SPLITS), "75cbafdcefcd667f"), (Registers(**TINY_EVAL_SPLITS), "6d390923b93ecf7a"),
-        (Registers(**DISTINCT_WRITES, **TINY_EVAL_SPLITS), "c6407601b006c576"),
+        (Registers(**DISTINCT, **TINY_EVAL_SPLITS), "c6407601b006c576"),
     ],
 )  # fmt: skip
 def test_synthetic_sequences_are_pinned_to_version(source, sha):

@@ -1,5 +1,7 @@
 """Releases in common layouts: folders, gzipped files, archives, duplicate copies, and Pathfinder's images."""
 
+import gzip
+
 import numpy as np
 import pytest
 import server
@@ -11,11 +13,6 @@ from data_prep.pathfinder.listing import FOLDERS
 from data_prep.retrieval import FILES as PAIR_FILES
 from data_prep.retrieval import Retrieval
 
-LISTOPS = {
-    "basic_train.tsv": b"Source\tTarget\n( [MAX 2 ) 9 ]\t9\n[SM 5 6 ]\t1\n",
-    "basic_val.tsv": b"Source\tTarget\n[MIN 3 1 ]\t1\n",
-    "basic_test.tsv": b"Source\tTarget\n[MIN 8 4 ]\t4\n",
-}
 SAMPLE = "imgs/8/sample_3.png"
 RETRIEVAL = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
 # Folders of ListOps and of Retrieval in each layout.
@@ -33,21 +30,39 @@ LAYOUTS = {
 def test_listops_and_retrieval_are_found_in_each_layout(tmp_path, layout, kind):
     listops, pairs = LAYOUTS[layout]
     other_files = {"a/unrelated.txt": b"", "x/._basic_val.tsv": b""}
-    root = write_release(tmp_path / "lra.gz", kind, other_files, nest(listops, LISTOPS) | nest(pairs, RETRIEVAL))
+    root = write_release(tmp_path / "lra.gz", kind, other_files, nest(listops, server.LISTOPS) | nest(pairs, RETRIEVAL))
     splits = prepared(ListOps(release=root), tmp_path / "data")
     labels = {name: [label for label, _ in examples] for name, examples in splits.items()}
     assert labels == {"train": [9, 1], "val": [1], "test": [4]}
     assert prepared(Retrieval(release=root), tmp_path / "data")["test"] == [(1, b"c", b"d"), (0, b"g", b"h")]
 
 
+def test_files_of_another_task_do_not_hide_the_release(tmp_path):
+    files = nest("lra/listops", server.LISTOPS) | nest("lra/tsv_data", RETRIEVAL) | nest(f"lra/{INNER}", image_files())
+    root = write_folder(tmp_path / "root", files | {"imdb/train/data-00000-of-00001.arrow": b""})
+    packed = write_folder(tmp_path / "packed", {"imdb/train/data-00000-of-00001.arrow": b""})
+    write_tar(packed / "lra_release.gz", files)
+    for task in (ListOps, Retrieval, Pathfinder):
+        expected = prepared(task(release=root / "lra"), tmp_path / "data")
+        assert prepared(task(release=root), tmp_path / "data") == expected
+        assert prepared(task(release=packed), tmp_path / "packed-data") == expected
+
+
+def test_equal_tables_may_be_compressed_differently(tmp_path):
+    for level in (1, 9):
+        packed = {f"{name}.gz": gzip.compress(text, level, mtime=level) for name, text in server.LISTOPS.items()}
+        write_folder(tmp_path / f"root/{level}", packed)
+    assert len(prepared(ListOps(release=tmp_path / "root"), tmp_path / "data")["train"]) == 2
+
+
 def test_search_skips_fifth_level_and_image_folders(tmp_path):
-    root = write_folder(tmp_path / "root", nest("a/b/c/d/e", LISTOPS) | nest("imgs", LISTOPS))
+    root = write_folder(tmp_path / "root", nest("a/b/c/d/e", server.LISTOPS) | nest("imgs", server.LISTOPS))
     message = r"root/basic_train.tsv is missing: .* up to four levels above it"
     assert_rejected(ListOps(release=root), tmp_path / "data", message)
 
 
 def test_search_follows_symlinks_and_survives_symlink_loop(tmp_path):
-    write_folder(tmp_path / "disk", LISTOPS)
+    write_folder(tmp_path / "disk", server.LISTOPS)
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "listops").symlink_to(tmp_path / "disk")
     (tmp_path / "root" / "loop").symlink_to(tmp_path / "root")
@@ -132,8 +147,9 @@ def test_truncated_archive_or_missing_folder_error_names_path(tmp_path):
     assert_rejected(Pathfinder(release=tmp_path / "nowhere"), tmp_path / "data", r"nowhere has no metadata")
 
 
-# Folder of each task, and the changes of a copy that make it another data set. The changed image has as many bytes.
+# Folder and files of each task, and changes that make a copy another data set. The changed image has as many bytes.
 INNER_FOLDER = {ListOps: "listops-1000", Pathfinder: INNER}
+FILES = {ListOps: server.LISTOPS, Pathfinder: image_files()}
 CHANGES = {
     ListOps: [{"basic_val.tsv": b"Source\tTarget\n[MIN 3 2 ]\t2\n"}],
     Pathfinder: [flip_first_label("metadata/8.npy"), {SAMPLE: image_files()[SAMPLE][:-1] + b"x"}],
@@ -142,14 +158,10 @@ RELEASES = [(ListOps, kind) for kind in ("folder", "packed", "archive")]
 RELEASES += [(Pathfinder, kind) for kind in ("folder", "archive")]
 
 
-def files_of(task):
-    return LISTOPS if task is ListOps else image_files()
-
-
 @pytest.mark.parametrize("tops", [("lra_release", "lra_release/lra_release"), ("a", "a"), ("", "a", "a/b")])
 @pytest.mark.parametrize(("task", "kind"), RELEASES)
 def test_identical_copies_are_read_as_one(tmp_path, task, kind, tops):
-    files = files_of(task)
+    files = FILES[task]
     single_copy = write_folder(tmp_path / "plain", files)
     root = write_release(tmp_path / "root", kind, *(nest(f"{top}/{INNER_FOLDER[task]}", files) for top in tops))
     expected = prepared(task(release=single_copy), tmp_path / "plain-data")
@@ -160,7 +172,7 @@ def test_identical_copies_are_read_as_one(tmp_path, task, kind, tops):
 def test_error_for_differing_copies_lists_paths_that_work(tmp_path, task, kind):
     copies = [f"{top}/{INNER_FOLDER[task]}" for top in ("lra_release", "lra_release/lra_release")]
     for number, changes in enumerate(CHANGES[task]):
-        files = [files_of(task), files_of(task) | changes]
+        files = [FILES[task], FILES[task] | changes]
         root = write_release(tmp_path / f"root{number}", kind, *map(nest, copies, files))
         choices = "; ".join(f"source.release={root}/{copy}" for copy in copies)
         message = f"2 copies with different content were found; choose one: {choices}$"
@@ -172,7 +184,7 @@ def test_error_for_differing_copies_lists_paths_that_work(tmp_path, task, kind):
 @pytest.mark.parametrize("task", CHANGES)
 def test_archive_member_with_two_contents_raises(tmp_path, task):
     """`tar -u` appends a changed file under the same name."""
-    copies = [nest(INNER_FOLDER[task], files) for files in (files_of(task), CHANGES[task][0])]
+    copies = [nest(INNER_FOLDER[task], files) for files in (FILES[task], CHANGES[task][0])]
     root = write_release(tmp_path / "lra.gz", "archive", *copies)
     assert_rejected(task(release=root), tmp_path / "data", "twice with different content")
 

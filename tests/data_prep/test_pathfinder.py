@@ -14,6 +14,7 @@ from numba import njit
 from pathfinder_reference import KINDS, PARAMETERS, Pieces, dilate, disk, every_kind, marker, move, opposite
 from scipy.ndimage import grey_dilation, label
 from scipy.stats import chi2_contingency, chisquare
+from support.peers import package
 
 from data_prep.pathfinder import paddles
 from data_prep.pathfinder.curves import draw_tail, draw_targets, free_pixels
@@ -123,7 +124,7 @@ def test_extension_candidates_and_rejections_match_reference(size, margin):
         anchor, previous = rng.integers(-2, size + 2, 2), rng.integers(len(table.theta))
         points, alphas, weights = oracle.candidates(mask, anchor, table.theta[previous])
         expected = dict(zip(points, weights, strict=True))
-        k_after, weight_after = table.paddles.follower[previous], table.paddles.turn[previous]
+        k_after, weight_after = table.paddles.follower[previous], table.paddles.turn_weight[previous]
         turn = np.bincount(k_after, weight_after, len(table.paddles.displacement))
         for k, displacement in enumerate(table.paddles.displacement):
             point = tuple(anchor + displacement)
@@ -238,15 +239,11 @@ def test_void_false_fits_most_distractors_and_changes_data_set(tmp_path):
     assert result.placed.mean() > 4.2
 
 
-@pytest.fixture
-def cv2():
-    return pytest.importorskip("cv2", reason="opencv-python-headless is not installed: make test-peers")
-
-
 @pytest.mark.peers
 @every_kind
-def test_free_pixels_and_void_orientations_match_opencv(cv2, size, margin):
+def test_free_pixels_and_void_orientations_match_opencv(size, margin):
     """In the original, free pixels are zeros of ceil(dilated - 0.3); a negative minimum means a void orientation."""
+    cv2 = package("cv2")
     table = paddle_table(size, margin)
     half = SETTINGS[size].length + margin
     rng = np.random.default_rng(size + margin)
@@ -266,7 +263,8 @@ def test_free_pixels_and_void_orientations_match_opencv(cv2, size, margin):
 
 @pytest.mark.peers
 @every_kind
-def test_dilations_match_opencv(cv2, size, margin):
+def test_dilations_match_opencv(size, margin):
+    cv2 = package("cv2")
     oracle, rng = Pieces(size, margin), np.random.default_rng(0)
     image = oracle.framed(rng.random((size, size)), 1)
     elements = [rng.random((2 * half + 1,) * 2) < 0.1 for half in (1, 3, 8)] + [disk(margin), disk(2 * margin)]

@@ -248,7 +248,7 @@ def test_finished_run_needs_no_source_files(home, call):
     _, data = restore.load_model_and_data(run, restore.restore_experiment(run, "data"))
     assert len(data.splits["test"]) == 8
     check_choices(folder, run_identity(experiment("listops", "a")))
-    exit_message, _, log = call(command.prepare, *["task=listops", "source.release=a", "data.root=data"], "verify=true")
+    exit_message, _, log = call(command.prepare, "task=listops", "source.release=a", "data.root=data", "verify=true")
     assert exit_message is None and "does not exist; using the data prepared at" in log
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.release=<path>"):
         restore.load_model_and_data(run, restore.restore_experiment(run, str(home / "other")))
@@ -326,8 +326,7 @@ def test_release_option_serves_each_task_it_contains(home):
     assert make_source("listops source.release=b", release).release.path.name == "b"
     # If only some files of a task exist, the error names the missing one.
     (release / "new_aan_pairs.eval.tsv").unlink()
-    with pytest.raises(ValueError, match=r"a/new_aan_pairs.eval.tsv is missing"):
-        assert make_source("retrieval", release).provenance
+    assert_error("a/new_aan_pairs.eval.tsv is missing", lambda: make_source("retrieval", release).provenance)
 
 
 def test_tilde_is_expanded_in_each_path_option(home, monkeypatch):

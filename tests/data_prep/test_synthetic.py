@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LEVEL, experiment, p_value, set_up
-from server import gathered
+from server import DISTINCT, gathered
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
@@ -21,8 +21,6 @@ from lra.ops import metrics
 LENGTH = 128
 SIZES = {"train": 300, "val": 40, "test": 40}
 LARGE_SIZES = {"train": 40_000, "val": 1, "test": 1}
-# Writes to distinct registers, as the pairs of recall.
-DISTINCT = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
 FEW_REGISTERS = {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}
 
 

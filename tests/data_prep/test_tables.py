@@ -7,7 +7,7 @@ import tarfile
 from unittest.mock import Mock
 
 import pytest
-from server import assert_error, assert_rejected, prepared, write_folder, write_release, write_tar
+from server import HEAD, LISTOPS, assert_error, assert_rejected, prepared, write_folder, write_release, write_tar
 
 from data_prep import lines
 from data_prep.expressions import decode
@@ -15,12 +15,6 @@ from data_prep.genome import Genome
 from data_prep.listops import ListOps
 from data_prep.retrieval import Retrieval
 
-HEAD = b"Source\tTarget\n"
-EXPRESSIONS = {
-    "basic_train.tsv": HEAD + b"( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM ( ( ( [MED 4 ) 7 ) ] ) ) 6 ) ] )\t1\n",
-    "basic_val.tsv": HEAD + b"[MIN 3 1 ]\t1\n",
-    "basic_test.tsv": HEAD + b"( ( ( [MIN 8 ) 4 ) ] )\t4\n",
-}
 PAIRS = {
     "train": [
         (0, "first paper", "second paper"), (1, '"He said, ""no"" once', "naïve café ☕"),
@@ -53,7 +47,7 @@ def pair_files(literal=False):
 
 def write_archive(path, files):
     """Write files in the layout of the official archive: test, train, eval, among the files of other tasks."""
-    members = {f"listops-1000/{name}": data for name, data in EXPRESSIONS.items()}
+    members = {f"listops-1000/{name}": data for name, data in LISTOPS.items()}
     members |= {f"pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
     members |= {f"tsv_data/{name}": files[name] for name in (TEST, TRAIN, EVAL) if name in files}
     write_tar(path, {f"./lra_release/{name}": data for name, data in members.items()} | {"zz/last": b"last"})
@@ -61,7 +55,7 @@ def write_archive(path, files):
 
 
 def test_listops_drops_round_brackets(tmp_path):
-    splits = ListOps(release=write_folder(tmp_path / "release", EXPRESSIONS)).open(tmp_path / "data")
+    splits = ListOps(release=write_folder(tmp_path / "release", LISTOPS)).open(tmp_path / "data")
     train = splits["train"]
     assert [len(split) for split in splits.values()] == [2, 1, 1]
     assert decode(train.tokens.tolist()) == "[MAX 2 9 ] [SM [MED 4 7 ] 6 ]"
@@ -123,8 +117,8 @@ DAMAGED_TABLES = {
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_damaged_table_error_names_file_and_line(tmp_path, kind, case):
     name, content, message = DAMAGED_TABLES[case]
-    path = write_release(tmp_path / "release", kind, EXPRESSIONS | pair_files() | {name: content})
-    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=True)
+    path = write_release(tmp_path / "release", kind, LISTOPS | pair_files() | {name: content})
+    source = ListOps(release=path) if name in LISTOPS else Retrieval(release=path, literals=True)
     assert_rejected(source, tmp_path / "data", message)
 
 
@@ -173,7 +167,7 @@ TOLERATED = {
 @pytest.mark.parametrize("change", TOLERATED)
 def test_byte_order_marks_line_ends_and_blank_last_lines_are_accepted(tmp_path, change):
     transform = TOLERATED[change]
-    files = EXPRESSIONS | dict.fromkeys((TRAIN, EVAL, TEST), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
+    files = LISTOPS | dict.fromkeys((TRAIN, EVAL, TEST), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
     root = write_folder(tmp_path / "root", {name: transform(data) for name, data in files.items()})
     unmodified = write_folder(tmp_path / "plain", files)
     for kind in (ListOps, Retrieval):

@@ -146,8 +146,12 @@ def runs(words: list[str], loader: ConfigLoaderImpl) -> list[list[str]]:
     (argument_lists,) = BasicSweeper.split_arguments(overrides, None)
     if any("glob(" in word for word in words):
         return [argument_lists[0], argument_lists[-1]]
-    seen_overrides: set[str] = set()
-    return [run for run in argument_lists if set(run) - seen_overrides and (seen_overrides.update(run) or True)]
+    selected, seen_overrides = [], set()
+    for run in argument_lists:
+        if set(run) - seen_overrides:
+            selected.append(run)
+        seen_overrides.update(run)
+    return selected
 
 
 def check_options(options: Options) -> None:

@@ -27,39 +27,31 @@ def code_words(cell):
     return set(re.findall(r"`(\w+)`", cell))
 
 
-def yamls(group):
-    return set(choices(group))
-
-
 def test_option_rows_list_exactly_the_config_group_or_budgets():
     values = {row[0].strip("`"): code_words(row[1]) for row in table_rows("docs/train.md")}
     for key in ("task", "protocol", "pretrain", "block", "trainer", "logger"):
-        assert values[key] == yamls(key), key
+        assert values[key] == set(choices(key)), key
     for task in (yaml.safe_load(path.read_text()) for path in (CONF / "task").glob("*.yaml")):
         assert "defaults" in task or values["budget"] <= set(task["budgets"])
 
 
-def test_every_experiment_is_listed_once():
-    rows = list(table_rows("docs/train.md"))
-    start = [row[0] for row in rows].index("training of")
-    names = [name for row in rows[start + 1 :] for name in re.findall(r"`(\w+)`", row[1])]
-    assert set(names) == yamls("experiment") and len(names) == len(set(names))
-
-
-def test_every_mechanism_is_listed_once():
-    rows = list(table_rows("docs/mechanisms.md"))
-    (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
-    mechanisms = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(mechanisms) == sorted(yamls("attn") - {"custom"})
+@pytest.mark.parametrize(
+    "page, head, column, group", [("train", "training of", 1, "experiment"), ("mechanisms", "`attn=`", 0, "attn")]
+)
+def test_every_experiment_and_mechanism_is_listed_once(page, head, column, group):
+    rows = list(table_rows(f"docs/{page}.md"))
+    (start,) = (i for i, row in enumerate(rows) if row[0] == head)
+    names = [name for row in rows[start + 1 :] for name in re.findall(r"`(\w+)`", row[column])]
+    assert sorted(names) == sorted(set(choices(group)) - {"custom"})
 
 
 def test_sweeps_presets_launchers_and_matrix_kinds_are_complete():
     from lra.studies.factorise.matrices import KINDS
 
     line = next(line for line in TEXTS["docs/sweeps.md"].splitlines() if line.startswith("`sweep=` is one of"))
-    assert code_words(line) == yamls("sweep")
+    assert code_words(line) == set(choices("sweep"))
     page_values = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
-    assert page_values == yamls("preset")
+    assert page_values == set(choices("preset"))
     names = [row[0].strip("`") for row in table_rows("docs/sweeps.md")]
     assert {*names[names.index("hydra/launcher=") + 1 :]} == {"basic", "joblib", *EXTRAS}
     assert code_words(re.search(r"`kinds`\s+are\s+((?:`\w+`\s*)+)", TEXTS["docs/figures.md"])[1]) == set(KINDS)
@@ -76,7 +68,7 @@ def test_protocol_tables_match_yamls():
         for name, text in zip(page[start][1:], row[1:], strict=True):
             section, key = names[name].split(".")
             assert float(text.replace(",", "")) == getattr(getattr(config, section), key), (row[0], name)
-    assert {row[0].strip("`") for row in tasks} == yamls("task") - {"text_1k", "text_2k"}
+    assert {row[0].strip("`") for row in tasks} == set(choices("task")) - {"text_1k", "text_2k"}
     quirks = {row[0].strip("`"): row[1:3] for row in page if row[0].startswith("`protocol.")}
     for column, protocol in enumerate(("paper", "clean")):
         values = yaml.safe_load((CONF / "protocol" / f"{protocol}.yaml").read_text())

@@ -16,13 +16,10 @@ from lra.integrations.huggingface import register  # noqa: E402 behind the skip
 
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = {**WIDTH, "intermediate_size": 64, "vocab_size": 50}
-MODERN = TEXT | {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")} | {"local_attention": 8}
+MODERN = TEXT | {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+MODERN |= {"local_attention": 8, "global_attn_every_n_layers": 1}
 PICTURE = {**WIDTH, "image_size": 24, "patch_size": 4}
-TEXTS = {
-    "bert": ("Bert", TEXT),
-    "roberta": ("Roberta", TEXT),
-    "modernbert": ("ModernBert", {**MODERN, "global_attn_every_n_layers": 1}),
-}
+TEXTS = {"bert": ("Bert", TEXT), "roberta": ("Roberta", TEXT), "modernbert": ("ModernBert", MODERN)}
 MODELS = TEXTS | {"vit": ("ViT", {**PICTURE, "intermediate_size": 64}), "dinov2": ("Dinov2", PICTURE)}
 # All rows and columns and the true inverse: CUR is then exact attention.
 EXACT = {"steps": None, "copy_rv": False, "count": 64}

@@ -212,7 +212,9 @@ def test_table_numbers_match_records(tables):
     assert gain["cur_abs"]["listops"] == pytest.approx(statistics.fmean(TESTS) - 18) and "mean" not in gain
     step = lines(tables["curformer_table_4"])["cur_step"]
     assert (step["run"], step["text"], step["text n"], step["text std"]) == ("paper-paper", 60.25, 1, None)
-    assert {table.name for table in paper_tables.tables({})} - {table.name for table in tables.values()}
+    # Tables of papers without one of our runs are left out.
+    papers = {table.name for table in paper_tables.tables({})}
+    assert not papers <= {table.name for table in tables.values()}
 
 
 @needs_wandb

@@ -79,6 +79,16 @@ def test_jacobian_norm_of_linear_mixer_has_closed_form():
     assert torch.allclose(actual[0], expected) and torch.allclose(actual[1], expected)
 
 
+def test_jacobian_has_one_result_for_each_tower():
+    model, _ = model_and_batch("softmax", "task.towers=2")
+    batch = Batch(*padded_ids((24, 17), towers=2), torch.zeros(2))
+    readings = torch.ones(4, 1, LENGTH).double() / LENGTH
+    together = maps.jacobian(model, batch, 0, readings)
+    model.encode_separately = True
+    torch.testing.assert_close(maps.jacobian(model, batch, 0, readings), together)
+    assert not torch.allclose(together[0], together[1])
+
+
 def test_markers_finds_both_ends_in_pathfinder_images():
     size = 32
     images, labels, result = trace(size=size, count=100, seed=5)

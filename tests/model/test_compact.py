@@ -26,6 +26,20 @@ CASES = {
     "reformer": ["model.positions=none"],
     "mean": ["block=glu"],
 }
+DEFAULTS = [(("cur_abs", *OVERRIDES), "compact"), (("nystrom", *OVERRIDES), "batch"), (("sdpa",), "batch")]
+PRETRAINING = [(("sdpa", *OVERRIDES, "pretrain=none"), "compact", True)]
+PRETRAINING.append((("sdpa", *OVERRIDES, "pretrain=masked"), "batch", False))
+PACKED_CASES = [
+    "cur_abs attn.count=8",
+    "cur_sum attn.count=8 attn.pairing=swapped task.towers=2",
+    "cur_embed attn.count=8 attn.class_token=true model.pool=cls attn.copy_rv=false",
+    "cur_step attn.count=8 protocol=clean",
+    "cur_random attn.count=8 model.pool=flatten",
+    "sdpa block=plain model.norm=batch",
+]
+# These use the default ``Attention.varlen``, which pads the packed sequences.
+PACKED_CASES += ["cur_plus attn.count=8", "nystrom"]
+GROUPED_CASES = ["psf", "luna attn.rows=8", "mega", "s4d_lin model.pool=last", "gla model.pool=flatten", "mamba2"]
 
 
 class Source:
@@ -115,9 +129,6 @@ def test_position_dependent_model_keeps_padding_with_warning(words, data_root):
     assert plan.messages()[1:] == [warning]
 
 
-DEFAULTS = [(("cur_abs", *OVERRIDES), "compact"), (("nystrom", *OVERRIDES), "batch"), (("sdpa",), "batch")]
-
-
 @pytest.mark.parametrize(("words", "pad"), [*DEFAULTS, (("sdpa", *OVERRIDES, "data.pad=fixed"), "fixed")])
 def test_default_pad_is_compact_if_exact_and_shorter(words, pad, tmp_path):
     plan = resolve_plan(*words, f"runs={tmp_path}")
@@ -134,27 +145,11 @@ def test_started_and_later_seeds_use_the_same_padding(data_root, tmp_path, capsy
     assert_error(r"was made by another configuration \(data.pad", run_seeds, replan("seeds=[0]", "data.pad=compact"))
 
 
-PRETRAINING = [(("sdpa", *OVERRIDES, "pretrain=none"), "compact", True)]
-PRETRAINING.append((("sdpa", *OVERRIDES, "pretrain=masked"), "batch", False))
-
-
 # The last task has no masked tokens.
 @pytest.mark.parametrize("words, pad, removes_tokens", [*PRETRAINING, (("nystrom",), "compact", False)])
 def test_compaction_is_off_in_pretraining_and_without_masked_tokens(words, pad, removes_tokens):
     task_data = config(*words, "data.pad=compact").task_data()
     assert (task_data.pad, task_data.compact) == (pad, removes_tokens)
-
-
-PACKED_CASES = [
-    "cur_abs attn.count=8",
-    "cur_sum attn.count=8 attn.pairing=swapped task.towers=2",
-    "cur_embed attn.count=8 attn.class_token=true model.pool=cls attn.copy_rv=false",
-    "cur_step attn.count=8 protocol=clean",
-    "cur_random attn.count=8 model.pool=flatten",
-    "sdpa block=plain model.norm=batch",
-]
-# These use the default ``Attention.varlen``, which pads the packed sequences.
-PACKED_CASES += ["cur_plus attn.count=8", "nystrom"]
 
 
 @pytest.mark.parametrize("lengths", [[64, 9, 33, 8], [5, 64, 1, 12]], ids=["long", "shorter_than_count"])
@@ -185,9 +180,6 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
         assert (position >= 0).all()
         assert (position < layout.num_real[:, None, None]).all()
         assert (index.sort(-1).values.diff(dim=-1) > 0).all()
-
-
-GROUPED_CASES = ["psf", "luna attn.rows=8", "mega", "s4d_lin model.pool=last", "gla model.pool=flatten", "mamba2"]
 
 
 @pytest.mark.parametrize("words", [*GROUPED_CASES, "delta_net task.towers=2", "psf model.pool=class"])

@@ -34,6 +34,7 @@ SMALL = ("attn.landmarks=8", "attn.kernel=5")
 BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
 BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
 INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
+WORDS = ["protocol=paper", "protocol=clean", "model.positions=rotary"]
 
 
 @pytest.mark.parametrize("task", PUBLISHED)
@@ -171,9 +172,6 @@ def test_last_token_reaches_class_token(name):
         assert gradient_size == 0, "no longer out of reach"
     else:
         assert WEAK_GRADIENT.get(name, 1e-6) < gradient_size and (gradient_size < 1e-6) == (name in WEAK_GRADIENT)
-
-
-WORDS = ["protocol=paper", "protocol=clean", "model.positions=rotary"]
 
 
 @pytest.mark.parametrize("word", [*WORDS, *(f"model.pool={pool}" for pool in ("cls", "class", "last", "flatten"))])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import experiment
+from conftest import assert_error, experiment
 from support.features import s5_parts, set_parameters, tensor
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -199,8 +199,7 @@ def test_glu_block_batch_norm_ignores_padding():
 def test_mixer_width_mismatch_raises_value_error():
     wide_mixer = Shift(SIZES, dim=DIM)
     wide_mixer.width = 7
-    with pytest.raises(ValueError, match=r"width mismatch: model.dim is 6, the mixer returns 7"):
-        GLU(lambda: wide_mixer, dim=DIM, hidden=1, dropout=0.0)
+    assert_error("model.dim is 6, the mixer returns 7", GLU, lambda: wide_mixer, dim=DIM, hidden=1, dropout=0.0)
 
 
 def test_mixer_dropout_is_applied_before_gelu():

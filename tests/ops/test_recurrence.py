@@ -1,12 +1,11 @@
 """Recurrences and state-space models: chunks and convolutions against token-by-token sums, precision and memory."""
 
 import itertools
-import os
 from functools import partial
 
 import pytest
 import torch
-from conftest import assert_error, config
+from conftest import CHECK_SHAPES, assert_error, config
 from jaxtyping import TypeCheckError
 from support.features import same_with_gradients
 from torch.nn.functional import logsigmoid, normalize, softplus
@@ -17,19 +16,13 @@ from lra.ops.diagonal_recurrence import diagonal_scan
 from lra.ops.ssm import hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 from lra.reference import delta_rule, gated_linear_attention, retention, selective_scan
 
-REFERENCES = {
-    "scalar_decay_attention": retention,
-    "channel_decay_attention": gated_linear_attention,
-    "delta_rule_attention": delta_rule,
-    "selective_scan": selective_scan,
-    "diagonal_recurrence": selective_scan,
-}
-# (factor, shift) of logsigmoid(factor x + shift): weak gates remember thousands of tokens, strong gates less than one.
-GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
 # Operators of token vectors (N,L,D); the others have heads (N,H,L,D).
 SCANS = ("selective_scan", "diagonal_recurrence")
+REFERENCES = {"scalar_decay_attention": retention, "channel_decay_attention": gated_linear_attention}
+REFERENCES |= {"delta_rule_attention": delta_rule, **dict.fromkeys(SCANS, selective_scan)}
+# (factor, shift) of logsigmoid(factor x + shift): weak gates remember thousands of tokens, strong gates less than one.
+GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
 OPERATORS = pytest.mark.parametrize("name", REFERENCES)
-DIRECTIONS = pytest.mark.parametrize("bidirectional", [False, True])
 H, M = 3, 4
 
 
@@ -67,7 +60,7 @@ def relative_error(result, exact):
     return ((result.double() - exact).norm() / exact.norm()).item()
 
 
-@DIRECTIONS
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("gate", GATES)
 @OPERATORS
 def test_operators_match_token_by_token_recurrence(name, gate, bidirectional, monkeypatch):
@@ -157,15 +150,12 @@ def test_chunk_must_be_power_of_two():
     assert_error("chunk must be a power of two, got 48", recurrence.channel_decay_attention, *tensors, chunk=48)
 
 
-@pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
+@pytest.mark.skipif(not CHECK_SHAPES, reason="shapes are not checked")
 def test_wrong_shape_raises_type_check_error():
-    shapes = dict.fromkeys("qkv", (1, 2, 8, 4)) | {"log_decay": (1, 2, 8)}
-    call = lambda shapes: recurrence.scalar_decay_attention(**{key: torch.zeros(shapes[key]) for key in shapes})
-    call(shapes)
-    with pytest.raises(TypeCheckError, match="scalar_decay_attention"):
-        call(shapes | {"k": (1, 2, 7, 4)})
-    with pytest.raises(TypeCheckError, match="log_decay"):
-        call(shapes | {"log_decay": (1, 2, 8, 1)})
+    q, k, v, log_decay = draw_inputs("scalar_decay_attention", 8)
+    for inputs in ((q, k[:, :, :7], v, log_decay), (q, k, v, log_decay[..., None])):
+        with pytest.raises(TypeCheckError, match="scalar_decay_attention"):
+            recurrence.scalar_decay_attention(*inputs)
 
 
 def test_selective_scan_stores_every_32nd_state():

@@ -8,6 +8,8 @@ from lra.ops import triton as kernels
 from lra.ops.pinv import cubic
 from lra.reference.cur import attention, cubic_pinv
 
+NAMES = ("O", "dQ", "dK", "dV")
+
 
 def naive(q, k, v, rows, cols, mask, copy, steps):
     """The formula, head by head, in float32 or wider. Padded keys and padded selections are left out."""
@@ -69,9 +71,6 @@ def case(
     values = [x.to(dtype).double().to(device) for x in (q, k, v, dout)]
     rows, cols = rows.to(device), (rows if same else cols).to(device)
     return values[:3], rows, cols, mask if mask is None else mask.to(device), values[3]
-
-
-NAMES = ("O", "dQ", "dK", "dV")
 
 
 def errors(spec, copy=True, steps=4, impl="triton"):

@@ -19,6 +19,8 @@ from lra.runs.reader import scan
 BOARD = {"study": "board", "task": "recall", "floor": 20.0, "bag": 24.0}
 RATES = BOARD | {"study": "board-rates"}
 CONTROLS = {"none": 20.0, "mean": 22.0, "conv": 30.0}
+ORDER = ("reformer", "linformer", "performer", "linear", "local", "longformer", "bigbird", "luna", "nystrom", "sdpa")
+PRINTED = {"softmax" if label == "sdpa" else label: 60.0 + rank for rank, label in enumerate(ORDER)}
 
 
 def add_board_seeds(runs, label, tests, **changes):
@@ -143,6 +145,13 @@ def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factor
     write_report("board=true", f"runs={custom_runs}")
     out = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
+    # Any published study can be named.
+    monkeypatch.setattr("lra.runs.published.HOME", home)
+    write_report("compare=[board]", f"runs={custom_runs}")
+    out = capsys.readouterr().out
+    assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
+    message = "'boards' is not a published study; choose from board, board-rates"
+    assert_error(message, write_report, "compare=[boards]", f"runs={custom_runs}")
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
     assert_error("board=true needs the runs of the published board", write_report, "board=true", f"runs={custom_runs}")
 
@@ -155,17 +164,11 @@ def test_plateau_ends_when_validation_gains_a_fifth(runs):
     assert [(k, line["recall, of 5,000"]) for k, line in texts(tables(runs)[2]).items()] == [("sdpa", "30 (3/5)")]
 
 
-ORDER = ("reformer", "linformer", "performer", "linear", "local", "longformer", "bigbird", "luna", "nystrom", "sdpa")
-PRINTED = {"softmax" if label == "sdpa" else label: 60.0 + rank for rank, label in enumerate(ORDER)}
-
-
 @pytest.fixture
 def papers(monkeypatch):
     """A published source with two tasks and no text score for reformer."""
-    source = {"paper": "Paper (2020)", "table": "Table 1", "metric": "accuracy_percent", "std": "", "note": ""}
-    row = lambda model, task, value: paper_values.PrintedValue(
-        **source, model=model, task=task, value=value, attn=model
-    )
+    paper = {"paper": "Paper (2020)", "table": "Table 1", "metric": "accuracy_percent", "std": "", "note": ""}
+    row = lambda model, task, value: paper_values.PrintedValue(**paper, model=model, task=task, value=value, attn=model)
     rows = [row(model, "listops", str(value)) for model, value in PRINTED.items()]
     rows += [row(model, "text", "10.0") for model in PRINTED if model != "reformer"]
     rows += [row("sinkhorn", "listops", "FAIL")]

@@ -20,12 +20,8 @@ FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 EXAMPLES = 4000
 
 
-def by_name(tables):
-    return {table.name: table for table in tables}
-
-
 def tables_by_name(runs):
-    return by_name(paper_tables.tables(summary.collect(runs)[0]))
+    return {table.name: table for table in paper_tables.tables(summary.collect(runs)[0])}
 
 
 def our_cells(table):
@@ -174,7 +170,7 @@ def studies(arena_runs):
 
 
 def arena_tables(arena_runs):
-    return by_name(arena.tables(studies(arena_runs)))
+    return {table.name: table for table in arena.tables(studies(arena_runs))}
 
 
 def fresh(folder, share, seed, rng, easiness=0.0):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import shutil
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -147,10 +148,6 @@ def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     assert_error(r"no study 'c' in .*; its studies are a, b", summary.collect, tmp_path, "c")
 
 
-def lr_cells(runs):
-    return cells(lr_table(records.of_study(runs)))
-
-
 def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     # The best validation score is not the best test score.
     add_seeds(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
@@ -159,7 +156,7 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     add_seeds(tmp_path, "mean", (19.0, 21.0), val=20.0)
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.01", seed=2)
-    (line,) = lr_cells(tmp_path).values()
+    (line,) = cells(lr_table(records.of_study(tmp_path))).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
     assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00 (diverged 1/3), 0.1 -"
@@ -168,12 +165,19 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
     for title in ("paper-paper", "Gain over mean"):
         assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
+    # Without a score at the default rate there is no column for it.
+    (tmp_path / "other").mkdir()
+    for label in ("mean", "linear-optim.lr=0.01", "linear-optim.lr=0.1"):
+        add(tmp_path / "other", label=label, val=10.0)
+    assert "budget's rate" not in lr_table(records.of_study(tmp_path / "other")).cells
+    shutil.rmtree(tmp_path / "other")
     # The number of seeds is shown once it differs between rates; without the default rate all rates are shown.
     add(tmp_path, label="linear-count=8", seed=2, val=50.0, test=49.0)
     add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
     add(tmp_path, label="mean-optim.lr=0.01", val=10.0)
-    assert lr_cells(tmp_path)["mean"]["rate"].text == "budget's"
-    parts = lr_cells(tmp_path)["linear-count=8"]["val at each rate"].text.split(", ")
+    lines = cells(lr_table(records.of_study(tmp_path)))
+    assert lines["mean"]["rate"].text == "budget's"
+    parts = lines["linear-count=8"]["val at each rate"].text.split(", ")
     assert parts == ["budget's 50.00 (n = 3)", "3e-05 55.00 (n = 2)", "0.01 40.00 (n = 2) (diverged 1/3)", "0.1 -"]
     table = overview.score_table(records.of_study(tmp_path))
     assert list(cells(table)) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import error_message, run, slow
+from conftest import assert_error, error_message, slow
 from support.records import PHASE, flip, replace_text
 from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
@@ -35,7 +35,6 @@ GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 WORDS = ("optim.steps=6", "optim.eval_every=3")
 LOST = {"missing": Path.unlink, "a flipped bit": flip}
-OTHER_SUM = r"{} .* \(its sha256 does not match the record.json or pretrain.json"
 DAMAGE = {
     # Turns a digit into another digit.
     "a flipped bit": lambda path: flip(path, 0.5, bit=4),
@@ -101,19 +100,19 @@ def whole(tmp_path_factory):
         if (damage != "of another seed" or "seed-0" in location) and (name, damage) not in UNDETECTABLE
     ],
 )
-def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, monkeypatch, capfd):
+def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, monkeypatch, call):
     entry, words, location, pattern = COMMANDS[name]
     monkeypatch.setenv("LRA_DATA", "data")
     (folder,) = whole.glob(location)
     for number, path in enumerate([None, *sorted(path for path in folder.iterdir() if path.is_file())]):
         monkeypatch.chdir(shutil.copytree(whole, tmp_path / str(number)))
         if path is None:
-            assert run(entry, *words, patch=monkeypatch, capfd=capfd)[0] is None
+            assert call(entry, *words)[0] is None
             expected = results(pattern)
             assert expected or not pattern
             continue
         DAMAGE[damage](Path(path.relative_to(whole)))
-        stop, stderr = run(entry, *words, patch=monkeypatch, capfd=capfd)
+        stop, _, stderr = call(entry, *words)
         if stop is None:
             is_named = any(path.name in line for line in stderr.splitlines())
             assert is_named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
@@ -190,6 +189,29 @@ def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root
     assert message in actual and "resumes" not in actual and not (home / "record.json").exists()
 
 
+def test_wrong_command_does_not_write_a_lost_configuration(halves, tmp_path, data_root):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    (home / "config.yaml").unlink()
+    message = error_message(train_config, smoke(tmp_path, *WORDS, "optim.lr=0.5"))
+    assert "last.ckpt was written by another run" in message and not (home / "config.yaml").exists()
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2])
+
+
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_next_best_weights_replace_best_ckpt_only_if_last_ckpt_names_them(halves, tmp_path, data_root, is_valid):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    best, next_best = home / checkpoint.BEST, home / checkpoint.NEXT_BEST
+    # Killed before or after the last.ckpt of the same step was written.
+    if is_valid:
+        best.rename(next_best)
+        torch.save({"a": torch.zeros(1)}, best)
+    else:
+        torch.save({"a": torch.zeros(1)}, next_best)
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2]) and not next_best.exists()
+
+
 @pytest.mark.parametrize("harm", LOST)
 def test_lost_metrics_csv_is_restored_from_checkpoint(halves, tmp_path, data_root, harm):
     home = shutil.copytree(halves[0], seed_folder(tmp_path))
@@ -206,7 +228,7 @@ def test_changed_file_of_finished_run_fails_sha256_check(halves, tmp_path, name)
     read = readers.get(name, lambda home: checkpoint.read(home / name))
     read(home)
     flip(home / name)
-    assert re.search(OTHER_SUM.format(name), error_message(read, home))
+    assert_error(rf"{name} .* \(its sha256 does not match the record.json or pretrain.json", read, home)
 
 
 def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import assert_error, error_message, run
+from conftest import assert_error, error_message
 from server import write_folder
 from support.records import RECORD, add, metrics, unseal
 
@@ -70,7 +70,7 @@ def test_changed_number_in_record_is_detected(path):
     assert "its contents do not match its sha256" in error_message(record.load, path)
 
 
-def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch, capfd):
+def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, call):
     for seed, change in enumerate(["null", "not there", "cut off"]):
         CHANGES[change](add(tmp_path, seed=seed), "test")
     unfinished, intact, other = (add(tmp_path, seed=seed, test=41.5) for seed in (4, 5, 6))
@@ -81,7 +81,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
     write_folder(intact.parent / "maps", {"a.png": page.PNG + b"pixels"})
     damaged = tmp_path.joinpath(probes.FOLDER, *intact.parts[-5:-2], "seed-5", probes.NAME)
     write_folder(damaged.parent, {damaged.name: b"{"})
-    stop, stderr = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+    stop, _, stderr = call(report, f"runs={tmp_path}")
     assert stop is None and len({line for line in stderr.splitlines() if line.startswith("skipped: ")}) == 5, stderr
     assert f"skipped: {damaged} is not a record of probes" in stderr
     assert f"{unfinished.parent} has no record.json: the run is not finished" in stderr

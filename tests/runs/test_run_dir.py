@@ -1,7 +1,7 @@
 """Tests of run directories: the targets that config.yaml may name, fingerprints, and symbolic links."""
 
-import errno
-import os
+import itertools
+import os  # noqa: F401 a target of a configuration below
 import re
 import shutil
 import time  # noqa: F401 a target of a configuration below
@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import config, error_message, run
+from conftest import config, deny_access, error_message
 from server import write_folder
-from support.records import RECORD, add, of_study
+from support.records import RECORD, add_seeds, of_study
 from support.training import trained
 
 from lra.attention.base import Attention
@@ -80,7 +80,7 @@ def test_trust_covers_only_the_defining_module():
     for trust in (__name__, ["other", __name__]):
         config_file.check_trust(targets, "config.yaml", trust)
     # Names that the module imports, which trust does not cover.
-    for other in ("os.system", "time.sleep", "show", "run"):
+    for other in ("os.system", "time.sleep", "show", "config"):
         with pytest.raises(ValueError, match=f"config.yaml: attn._target_: .*{__name__}.{other}"):
             config_file.check_trust({"attn._target_": f"{__name__}.{other}"}, "config.yaml", __name__)
 
@@ -127,7 +127,7 @@ def test_unfinished_run_has_seed_of_its_directory(tmp_path, name, seed):
     assert run_dir.seed == seed and run_dir.fingerprint == config_file.fingerprint({"a": 1, "seed": seed})
 
 
-def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_path, monkeypatch, capfd):
+def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_path, monkeypatch, call):
     home = trained(tmp_path, attn=f"{__name__}.Mine")
     commands = {
         show: [f"run={home}", f"out={tmp_path}"],
@@ -135,11 +135,11 @@ def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_pat
         dropin: [f"run={home}", f"runs={tmp_path}", "sources=[]", "cost=0", "n=2", "counts=[4]", "candidates=mean"],
     }
     for entry, words in commands.items():
-        stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
+        stop, *_ = call(entry, *words)
         assert f"attn._target_: {__name__}.Mine is not part of this suite" in stop and f"add trust={__name__}" in stop
         # The drop-in study needs a run of softmax attention.
         if entry is not dropin:
-            assert run(entry, *words, f"trust={__name__}", patch=monkeypatch, capfd=capfd)[0] is None
+            assert call(entry, *words, f"trust={__name__}")[0] is None
     # After an edit of the class, its seeds are neither averaged with others, resumed nor scored.
     run_dir = RunDir.read(home, __name__)
     monkeypatch.setattr("lra.evaluate.restore._task_of", lambda _: None)
@@ -153,8 +153,7 @@ def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_pat
 
 @pytest.fixture
 def runs(tmp_path):
-    for seed in (0, 1):
-        add(tmp_path / "runs", seed=seed, test=30.0 + seed)
+    add_seeds(tmp_path / "runs", RECORD.label, (30.0, 31.0))
     return tmp_path / "runs"
 
 
@@ -187,14 +186,7 @@ def test_folder_with_two_paths_is_read_once(runs, place):
 
 
 def test_broken_link_and_unreadable_folder_are_reported(runs, monkeypatch):
-    scandir = os.scandir
-
-    def deny(folder):
-        if str(folder).endswith("seed-1"):
-            raise PermissionError(errno.EACCES, "Permission denied", folder)
-        return scandir(folder)
-
-    monkeypatch.setattr(os, "scandir", deny)
+    deny_access(monkeypatch, "seed-1")
     (runs / "gone").symlink_to("nothing")
     records, messages = scan(runs)
     assert list(records) == [runs / LABEL / "seed-0"]
@@ -208,9 +200,11 @@ def test_every_choice_changes_the_fingerprint(attn):
     variants = [choices | {key: "another"} for key in choices]
     variants += [{key: value for key, value in choices.items() if key != left_out} for left_out in choices]
     # Equal numbers of other types are other values.
-    variants += [choices | {"optim.x": value} for value in (0, 0.0, False, None, "0")]
+    values = [choices | {"optim.x": value} for value in (0, 0.0, False, None, "0")]
+    variants += values
     assert len({*map(config_file.fingerprint, [choices, *variants])}) == 2 * len(choices) + 6 > 80
     assert all(config_file.difference(choices, other) for other in variants)
+    assert all(config_file.difference(first, second) for first, second in itertools.combinations(values, 2))
     assert not config_file.difference(choices, dict(choices))
 
 

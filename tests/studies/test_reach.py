@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, assert_error, config
 from support.features import model_and_batch
-from support.records import RECORD, add, fail, finish, rows, table, texts
+from support.records import RECORD, add_seeds, fail, finish, rows, table, texts
 
 from lra.attention.base import Attention
 from lra.config import CONF
@@ -106,7 +106,8 @@ def test_derivative_shares_do_not_depend_on_encode_separately():
     model, _ = model_and_batch("sdpa", "model.layers=1", "model.dim=8", "task.towers=2")
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH, 5], [9, 12]])[..., None]
     batch, actual = Batch(torch.randint(1, 16, (2, 2, LENGTH)), mask, torch.zeros(2)), []
-    for model.encode_separately in (False, True):
+    for is_separate in (False, True):
+        model.encode_separately = is_separate
         actual.append(measure.shares_beyond(model, [batch], [1, 4, 8], rows=2000))
     torch.testing.assert_close(*map(torch.tensor, actual), rtol=0.1, atol=1e-4)
 
@@ -221,8 +222,7 @@ def test_locality_is_smallest_reach_that_keeps_95_percent_of_gain(tmp_path):
 def test_report_shows_locality_scores_within_each_reach_and_swaps(tmp_path):
     """Medians and means over probed seeds, ignoring probes of other runs and without a gain over the control."""
     for label, test in (("mean", 20.0), ("sdpa", 40.0), ("cur_abs", 40.0), ("linear", 19.0)):
-        for seed in (0, 1):
-            add(tmp_path, label=label, seed=seed, test=test)
+        add_seeds(tmp_path, label, [test] * 2)
     scores = lambda: reach_tables("paper-paper", [*rows(tmp_path).values()])
     assert "locality" not in table(tmp_path)["listops"].head and scores() == []
     for seed, actual in enumerate(([20.0, 25.0, 39.5, 40.0], [20.0, 20.0, 20.0, 41.0])):

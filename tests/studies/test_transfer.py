@@ -237,8 +237,7 @@ def test_invalid_swap_error_is_one_line_without_traceback(runs, call, arguments)
 def test_run_on_other_data_raises(runs):
     run, _ = finished(trained(runs))
     run.choices["provenance.name"] = "other"
-    with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
-        transfer_seed(run, words(runs, "attn=cur_step"))
+    assert_error(r"other data \(provenance.name: other -> listops\)", transfer_seed, run, words(runs, "attn=cur_step"))
 
 
 def test_transfer_has_the_precision_of_the_run(runs):

@@ -139,6 +139,8 @@ def use_custom_class(runs, text=SOURCE):
         (retrain(ALL, {"provenance.max_length": 25}), "that differ from the benchmark's (max_length: 2000 -> 25)"),
         (retrain(ALL, MATCHED, steps=2, command="x experiment=mine"), "on 67 examples, the suite's configuration has"),
         (retrain(ALL, command="lra.train experiment=curformer_listops"), "160,000 examples, the suite's configuration"),
+        (retrain(ALL, {"source._target_": "mine.Efficient"}), "data_prep.listops.ListOps -> mine.Efficient"),
+        (retrain(ALL[:3], command="lra.train attn=mine"), "was trained by attn=mine, which is not part of the suite"),
         (retrain(ALL, {"task.limit": 60}), "task options that differ from the suite's (task.limit: 2000 -> 60)"),
         (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: the control's rate 10.0 is neither the mechanism's rate"),
         (retrain(ALL[3:], {"attn._target_": "lra.attention.controls.Identity"}), "mean has the name of attn=mean but"),

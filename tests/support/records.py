@@ -4,8 +4,6 @@ import dataclasses
 import json
 from dataclasses import asdict
 
-from conftest import run as entry
-
 from lra.config.compose import compose
 from lra.report import details
 from lra.report.__main__ import ReportOptions, report
@@ -27,6 +25,8 @@ PHASE = record.Pretraining(
 LOST = ["lost/record.json is no record"]
 TESTS = (37.1, 38.4, 39.95, 36.6)
 SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
+# Two mechanisms with two seeds each.
+GRID = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
 MB = 2**20
 SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}
 RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
@@ -162,9 +162,8 @@ def fail(run, reason):
     job.fail(run.folder, reason)
 
 
-def sweep(monkeypatch, capfd, launch, *words):
+def sweep(monkeypatch, call, launch, *words):
     """Run a small sweep with the given launcher; returns its exit message and stderr."""
     monkeypatch.setattr(launcher.Launcher, "launch", lambda self, runs: launch(runs, self))
     monkeypatch.setattr(launcher, "POLL_SECONDS", 0.01)
-    small_grid = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return entry(leader.sweep, "sweep=selection", *SMOKE, *small_grid, *words, patch=monkeypatch, capfd=capfd)
+    return call(leader.sweep, "sweep=selection", *SMOKE, *GRID, *words)[::2]

@@ -13,16 +13,15 @@ from support.records import config as options_of
 from lra.board.duplicates import find_duplicates
 from lra.board.runs import Board
 from lra.board.search import decide
-from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+from lra.config.recipes import choices
 from lra.io import atomic
 from lra.runs import config_file, published, record
 from lra.sweep import __main__ as leader
 from lra.sweep import launcher, plan
 from lra.sweep.options import SweepOptions
 
-SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
 # So many validation examples that the standard error of a score is negligible.
@@ -35,7 +34,7 @@ def test_study_name_lists_differences_from_paper():
     assert plan.study(options_of("lr", "study=mine")) == "mine"
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", choices("sweep"))
 def test_each_grid_point_is_a_distinct_run(name):
     """All points have different overrides; those along an axis are built, with the first mechanism only."""
     made = options_of(name)
@@ -81,8 +80,7 @@ def test_count_above_task_length_is_skipped_with_reason():
     wrong_type = "task=listops attn=cur_abs attn.count=abc: attn.count must be a whole number"
     for value, message in {"64": "listops: attn.count must be from 1 to 32", "abc": wrong_type}.items():
         grid = [f"+sweep.grids.mine={{attn:[cur_abs],attn.count:[{value}]}}", "~sweep.grids.methods"]
-        with pytest.raises(ValueError, match=f"^{message}"):
-            plan.expand(options_of("selection", *words, *grid), threads=None)
+        assert_error(f"^{message}", plan.expand, options_of("selection", *words, *grid), threads=None)
 
 
 def test_protocol_options_are_passed_to_runs():
@@ -149,6 +147,11 @@ def test_search_prefers_middle_rate_within_standard_error(scores, examples, furt
     # A further rate between those of the grid is not tried.
     inner = [*further, RATES[0] * 1.5]
     assert decide(dict(zip(RATES, scores, strict=True)), RATES, inner, examples=examples) == ([], chosen)
+
+
+def test_search_tries_no_higher_rate_if_every_run_diverged():
+    assert decide({1e-3: None}, [1e-3], [3e-3], examples=MANY) == ([], 1e-3)
+    assert decide({1e-3: None}, [1e-3], [3e-4, 3e-3], examples=MANY) == ([3e-4], None)
 
 
 def test_board_lists_each_cpu_mechanism_once():

@@ -17,8 +17,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from conftest import assert_error, until
-from conftest import run as entry
-from support.records import SMOKE, config, expand, fail, finish, finish_each, sweep
+from support.records import GRID, SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
 
 from lra.config import CONF
@@ -33,8 +32,6 @@ from lra.sweep.launcher import Launcher
 from lra.train.device import device_name
 from lra.train.plan import resolve
 
-# Two mechanisms with two seeds each.
-GRID = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
 SWEEP = [sys.executable, "-m", "lra.sweep"]
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -85,7 +82,7 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     # Pretraining: 3 steps of half the batch, one more evaluation, and its own checkpoints.
     words = ("pretrain=masked", "pretrain.steps=3", "pretrain.batch=4", "pretrain.eval_every=3", "pretrain.warmup=0")
     composed = compose(Experiment, [*runs[0].overrides, *words])
-    ((pretrained,), _) = plan.planned(composed, words, plan.Estimates(tmp_path, 0))
+    ((pretrained,), _) = plan.plan_seeds(composed, words, plan.Estimates(tmp_path, 0))
     assert pretrained.seconds == pytest.approx(rerun[1].seconds + 0.1 * (3 * 4 / 8 + 8 / 3))
     assert pretrained.disk > 1.9 * rerun[1].disk
     text = "\n".join(plan.describe(rerun, options, 2))
@@ -129,9 +126,8 @@ def test_watch_reports_states_and_progress(four, capfd, monkeypatch):
     err = capfd.readouterr().err
     assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
     assert "cur_abs seed 0: failed, no memory; " in err and "cur_sum seed 0" not in err
-    assert err.splitlines()[-1].startswith(
-        "listops cur_abs seed 1: test 37.00, validation 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
-    )
+    last = "listops cur_abs seed 1: test 37.00, validation 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
+    assert err.splitlines()[-1].startswith(last)
 
 
 def test_run_without_estimate_takes_mean_of_the_others(four):
@@ -160,7 +156,7 @@ def test_failure_reason_is_read_from_status_and_output(status, output, reason):
     assert job.reason(status, output) == reason
 
 
-def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypatch, capfd):
+def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypatch, call):
     def launch(runs, *_):
         for run in runs:
             if run.label == "cur_sum":
@@ -170,20 +166,20 @@ def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypa
             else:
                 finish(run, files={"best.ckpt": "0" * 64})
 
-    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, call, launch, f"runs={tmp_path}")
     assert stop == "lra: 2 of 4 runs failed; the same command tries them again"
     for seed in (0, 1):
         assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in report
     assert "cur_abs seed 0: diverged at step 3" in report and "1 of 4 done, 1 diverged, 2 failed" in report
     rerun = []
     repeat = finish_each(lambda run: rerun.append((run.label, run.seed)))
-    stop, report = sweep(monkeypatch, capfd, repeat, f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, call, repeat, f"runs={tmp_path}")
     assert stop is None and rerun == [("cur_sum", 0), ("cur_sum", 1)]
     assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in report
     assert "cur_abs/seed-1: finished, but without best.ckpt; delete the folder" in report
 
 
-def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkeypatch, capfd):
+def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkeypatch, call):
     rounds = []
     locked_dir = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
     locked_dir.mkdir(parents=True)
@@ -197,11 +193,11 @@ def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkey
             for run in runs:
                 finish(run)
 
-        stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+        stop, _ = sweep(monkeypatch, call, launch, f"runs={tmp_path}")
     assert stop is None and rounds == [[("cur_sum", 0), ("cur_sum", 1), ("cur_abs", 0)], [("cur_abs", 1)]]
 
 
-def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch, capfd):
+def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch, call):
     rounds = []
 
     def launch(runs, *_):
@@ -210,20 +206,20 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
             finish(runs[0])
         return "a worker was killed"
 
-    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, call, launch, f"runs={tmp_path}")
     assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
     assert report.count("failed, a worker was killed\n") == 2
 
     # On a cluster, the other jobs may still be in the queue when the first one is lost.
     rounds.clear()
     monkeypatch.setattr(launcher, "workers", lambda: (None, None))
-    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path / 'cluster'}")
+    stop, report = sweep(monkeypatch, call, launch, f"runs={tmp_path / 'cluster'}")
     assert rounds == [4, 3, 2, 2, 2] and stop.startswith("lra: 2 of 4 runs failed")
-    stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
+    stop, _ = sweep(monkeypatch, call, None, f"runs={tmp_path}", "minutes=3")
     assert stop.startswith("lra: minutes is for runs on this machine")
 
 
-def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch, capfd):
+def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch, call):
     rounds = []
 
     def launch(runs, *_):
@@ -235,12 +231,12 @@ def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch
             else:
                 finish(run)
 
-    assert sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")[0] is None and rounds == [4, 4]
-    stop, _ = sweep(monkeypatch, capfd, launch, f"runs={__file__}/runs")
+    assert sweep(monkeypatch, call, launch, f"runs={tmp_path}")[0] is None and rounds == [4, 4]
+    stop, _ = sweep(monkeypatch, call, launch, f"runs={__file__}/runs")
     assert stop.endswith("cannot be created: Not a directory") and rounds == [4, 4]
 
 
-def test_interrupted_run_is_launched_again_with_the_same_overrides(tmp_path, monkeypatch, capfd):
+def test_interrupted_run_is_launched_again_with_the_same_overrides(tmp_path, monkeypatch, call):
     data_folders = []
 
     def interrupted(config, **_):
@@ -251,7 +247,7 @@ def test_interrupted_run_is_launched_again_with_the_same_overrides(tmp_path, mon
 
     monkeypatch.setattr(launcher, "job", interrupted)
     words = ["sweep=selection", *SMOKE, "seeds=[0]", "sweep.grids.methods.attn=[cur_sum]", f"runs={tmp_path}"]
-    _, report = entry(leader.sweep, *words, "overrides=['data.root=/data/a (1)']", patch=monkeypatch, capfd=capfd)
+    _, _, report = call(leader.sweep, *words, "overrides=['data.root=/data/a (1)']")
     assert data_folders == ["/data/a (1)"] * 3 and "cur_sum seed 0: failed, timed out\n" in report
 
 
@@ -363,7 +359,7 @@ def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):
     assert taken == ["4", "6", "4"]
 
 
-def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkeypatch, capfd):
+def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkeypatch, call):
     launched_runs = []
 
     def launch(runs, *more):
@@ -374,8 +370,8 @@ def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkey
         timer.function()
         time.sleep(60)
 
-    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")
+    stop, report = sweep(monkeypatch, call, launch, f"runs={tmp_path}", "minutes=30")
     assert stop is None and len(launched_runs) == 4
     assert "1 of 4 done" in report and "3 runs left; the same command resumes" in report
-    stop, report = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, call, finish_each(), f"runs={tmp_path}")
     assert stop is None and "4 of 4 done" in report and "left; the same" not in report

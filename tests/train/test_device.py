@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conftest import config, slow
+from conftest import config, set_up, slow
 from support.training import result, trained
 from torch._dynamo.backends.registry import lookup_backend
 from torch.nn import functional as F
@@ -213,14 +213,12 @@ def test_gpu_compiles_all_steps(name, pad, data_root, tmp_path, monkeypatch, cap
     ],
 )  # fmt: skip
 def test_cuda_graphs_need_few_shapes_and_one_micro_batch(data_root, words, wanted, device, graphs):
-    data = config("sdpa", *words).task_data()
-    data.setup()
+    data = set_up(config("sdpa", *words).task_data())
     assert list_modes(wanted, data, device) == [GRAPHS] * graphs + [None]
 
 
 def test_many_batch_widths_disable_cuda_graphs(data_root):
-    data = config("sdpa", "data.pad=batch", "optim.batch=2").task_data()
-    data.setup()
+    data = set_up(config("sdpa", "data.pad=batch", "optim.batch=2").task_data())
     batches = zip(range(len(data.splits["train"]) // 2), data.train_dataloader(), strict=False)
     assert data.count_widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
     trial = trial_batches(data.train_dataloader())

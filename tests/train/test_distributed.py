@@ -1,6 +1,5 @@
 """Tests of training on two or three ranks: agreement with a single rank, collective operations, and errors."""
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import config, error_message, slow
+from server import start as start_fork
 from support.training import power_cut, result, seed_folder, smoke, start, train_config, trained, wait
 
 from lra import ranks
@@ -39,10 +39,7 @@ def together(function, world=2):
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         function()
 
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=run_as_rank, args=(rank,)) for rank in range(world)]
-    for process in processes:
-        process.start()
+    processes = [start_fork(run_as_rank, rank) for rank in range(world)]
     for process in processes:
         process.join(120)
         process.kill()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import error_message, set_up, slow
+from conftest import assert_error, error_message, set_up, slow
 from support.features import build, padded_ids
 from support.training import assert_same_files, power_cut, result, smoke, trained
 
@@ -21,6 +21,8 @@ from lra.train.lit import LitClassifier
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01")
 WORDS += ("optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4")
+L, VOCAB = 20, 32
+batch = partial(padded_ids, (L, 13, 5))
 
 
 def comparable(folder):
@@ -113,8 +115,7 @@ def test_matched_splits_step_budget_between_phases():
     double_batch = ("pretrain.steps=2", "pretrain.batch=16", "pretrain.eval_every=1", "pretrain.warmup=0")
     made = matched(*double_batch, "optim.eval_every=2", "optim.warmup=0")
     assert (made.pretrain.steps, made.optim.steps) == (2, 2)
-    message = "pretrain.steps · pretrain.batch = 48 must be a multiple of optim.batch="
-    assert message in error_message(matched, "pretrain.steps=6")
+    assert_error("pretrain.steps · pretrain.batch = 48 must be a multiple of optim.batch=", matched, "pretrain.steps=6")
 
 
 @pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
@@ -145,10 +146,6 @@ def test_nonfinite_pretraining_loss_ends_the_seed(data_root, tmp_path):
     made = record.load(trained(tmp_path, *WORDS, "pretrain.lr=1e30", attn="softmax") / "record.json")
     assert (made.status, made.steps, made.test, made.pretrain.status) == ("diverged", 0, None, "diverged")
     assert 0 < made.pretrain.steps < 9
-
-
-L, VOCAB = 20, 32
-batch = partial(padded_ids, (L, 13, 5))
 
 
 def classifier(name="sdpa", *overrides):

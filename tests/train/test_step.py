@@ -21,6 +21,8 @@ from lra.train.lit import LitClassifier, seed_device
 
 FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
+OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
+OPTIONS |= {"betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1, "clip_norm": None}
 
 
 # On the meta device, reading a value or selecting by a mask fails; a GPU would wait for all work. Not covered: Triton
@@ -144,12 +146,11 @@ def test_no_mechanism_waits_for_device(attn):
     train_and_evaluate(config(attn))
 
 
-EXPERIMENTS = choices("experiment")
 # Slow: Mamba's scan takes a Python step per token. Its other experiments differ only in sizes.
 SCANS = ("mamba_text", "mamba_retrieval", "mamba_image", "mamba_pathfinder", "mamba_pathfinder_x")
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in SCANS else name for name in EXPERIMENTS])
+@pytest.mark.parametrize("name", [slow(name) if name in SCANS else name for name in choices("experiment")])
 def test_no_experiment_waits_for_device(name):
     mechanism = ["attn=cur_abs"] if name.startswith(("curformer", "board", "listops_quick")) else []
     cfg = experiment(f"experiment={name}", *mechanism)
@@ -173,10 +174,6 @@ def test_no_experiment_waits_for_device(name):
         batch, ratio = meta_batch(cfg.task), cfg.pretrain.ratio
         holes = draw_holes(ratio, batch.inputs, batch.mask) if ratio else None
         model.predict(model(batch.inputs, batch.mask, holes)).sum().backward()
-
-
-OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
-OPTIONS |= {"betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1, "clip_norm": None}
 
 
 def test_linear_schedule_values():

@@ -196,10 +196,10 @@ def inverse_backward(
     product = load(rv + slot * E, j, E, exists, E, BE)  # (BM,BE)
     if SYMMETRIC:
         # Subtract the mean of the rows of R V; its part of the gradient of Z is a rᵀ.
-        mean = tl.sum(product, 0) / M
-        product -= tl.where(exists[:, None], mean[None, :], 0.0)
+        rv_mean = tl.sum(product, 0) / M
+        product -= tl.where(exists[:, None], rv_mean[None, :], 0.0)
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
-        a = tl.sum(dw * mean[None, :], 1)
+        a = tl.sum(dw * rv_mean[None, :], 1)
         u, du = core_symmetric.backward(grad, a, exists.to(tl.float32), at, STEPS, BM, INNER)
     else:
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
@@ -211,16 +211,16 @@ def inverse_backward(
     ds = u * centred * scale
 
     # Gradients of the selected queries, and of the selected keys with their parts through C.
-    at, valid = slots(cols, g, M, BM)
+    col, col_exists = slots(cols, g, M, BM)
     k += n * k_n + h * k_h
-    b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
-    at, valid = slots(rows, g, M, BM)
+    selected_k = load(k, col, k_l, col_exists, D, BD)  # (BM,BD)
+    row, row_exists = slots(rows, g, M, BM)
     q += n * q_n + h * q_h
-    a = load(q, at, q_l, valid, D, BD)  # (BM,BD)
-    dq = dot(ds, b.to(tl.float32), INNER)
+    selected_q = load(q, row, q_l, row_exists, D, BD)  # (BM,BD)
+    dq = dot(ds, selected_k.to(tl.float32), INNER)
     store(dq_rows + slot * D, j, D, exists, dq, D, BD)
     dk = summed(dk_parts, j, g, G, S, M, D, BD)
-    dk = dk + dot(tl.trans(ds), a.to(tl.float32), INNER)
+    dk = dk + dot(tl.trans(ds), selected_q.to(tl.float32), INNER)
     store(dk_cols + slot * D, j, D, exists, dk, D, BD)
 
 

@@ -82,7 +82,7 @@ def cast_like(x, like):
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
-    """Compute a b in float32. In the interpreter bf16x3 rounds float32 factors to 16 bits, others do not round them."""
+    """Compute a b in float32. In the interpreter only bf16x3 rounds float32 factors, to 16 significant bits."""
     if not INTERPRETED:
         s = tl.dot(a, b, input_precision=PRECISION)
     elif PRECISION == "bf16x3" and a.dtype == tl.float32:

@@ -188,7 +188,7 @@ def scratch(steps: int, symmetric: bool) -> int:
 
 
 def inner_precision(dtype: torch.dtype) -> str:
-    """The precision of the cubic iteration, which amplifies rounding: the cheaper 16 bits suffice only for bfloat16."""
+    """The precision of the cubic iteration, which amplifies rounding; the cheaper bf16x3 suffices only for bfloat16."""
     return "bf16x3" if dtype == torch.bfloat16 else "tf32x3"
 
 

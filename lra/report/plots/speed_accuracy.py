@@ -79,7 +79,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
 
 def _area(bubble: Bubble, largest_peak: float) -> float:
     """Return the area of a bubble in square points: linear in its peak memory relative to the largest one."""
-    # From 0.4 to 6.4 times the square of the font size, which stands for an unknown memory.
+    # An unknown memory gets the square of the font size, a known one 0.4 to 6.4 times as much.
     letter = rcParams["font.size"] ** 2
     if not bubble.peak or not largest_peak:
         return letter

@@ -8,9 +8,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
   heads.forEach((head, column) => {
     head.firstElementChild.addEventListener("click", () => {
       const numbers = head.classList.contains("number");
-      const [first, second] = numbers ? ["descending", "ascending"] : ["ascending", "descending"];
-      const now = head.getAttribute("aria-sort");
-      const next = now === first ? second : now === second ? null : first;
+      const cycle = numbers ? [null, "descending", "ascending"] : [null, "ascending", "descending"];
+      const next = cycle[(cycle.indexOf(head.getAttribute("aria-sort")) + 1) % cycle.length];
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       if (next) head.setAttribute("aria-sort", next);
       const sign = next === "descending" ? -1 : 1;

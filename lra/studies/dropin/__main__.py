@@ -37,7 +37,7 @@ ERRORS_FILE = "errors.json"
 COST_FILE = "cost.json"
 # The candidate whose error is the denominator of every ratio.
 BASE = "cur_step"
-# NaN and infinity are valid errors: an approximation may overflow.
+# Unlike typed_json.STRICT it allows NaN and infinity, which are valid errors: an approximation may overflow.
 STRICT = ConfigDict(strict=True)
 # A token budget, as a key of JSON.
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
@@ -142,16 +142,16 @@ def _check_counts(source: QKVSource, options: DropinOptions) -> None:
 def save(new: Results, path: Path) -> None:
     """Write results, together with the other candidates and counts of an earlier file.
 
-    The earlier file is lost if it has another description, ``n`` or ``seed``.
+    The earlier file is replaced if it has another description, ``n``, ``seed`` or commit.
     """
     if path.exists():
         old = load(path, type(new))
-        # Costs have no n and no seed.
-        old_source = [getattr(old, key, None) for key in ("about", "n", "seed")]
-        new_source = [getattr(new, key, None) for key in ("about", "n", "seed")]
-        if old_source == new_source:
+        # Costs have no n, seed and commit.
+        if all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed", "git")):
             for name, values in old.values.items():
                 new.values[name] = values | new.values.get(name, {})
+        else:
+            log(f"{path}: replaces results of another description, n, seed or commit")
     typed_json.save(new, path)
 
 
@@ -220,15 +220,15 @@ def measure_cost(names: list[str], options: DropinOptions) -> Cost:
     return Cost(about, costs[EXACT, 0], values)
 
 
-def ratio(name: str, sources: list[Errors]) -> float:
+def ratio(name: str, all_errors: list[Errors]) -> float:
     """Compute the geometric mean over columns of a candidate's error divided by the error of BASE.
 
     A column is a source with a count. The ratio is infinite if an error is not finite, or if no column has both.
     """
     ratios = []
-    for source in sources:
-        by_count = source.values.get(name, {})
-        base_by_count = source.values.get(BASE, {})
+    for errors in all_errors:
+        by_count = errors.values.get(name, {})
+        base_by_count = errors.values.get(BASE, {})
         for count in by_count.keys() & base_by_count.keys():
             error, _ = by_count[count]
             base, _ = base_by_count[count]
@@ -239,25 +239,25 @@ def ratio(name: str, sources: list[Errors]) -> float:
     return geometric_mean(ratios) if ratios else math.inf
 
 
-def table(sources: list[Errors], cost: Cost | None) -> Table:
+def table(all_errors: list[Errors], cost: Cost | None) -> Table:
     """Make the table of the errors of every source, and of the cost if it was measured, the best candidate first."""
     measured: set[str] = set()
-    for source in sources:
-        measured.update(source.values)
-    ratios = {name: ratio(name, sources) for name in measured}
+    for errors in all_errors:
+        measured.update(errors.values)
+    ratios = {name: ratio(name, all_errors) for name in measured}
     names = sorted(ratios, key=lambda name: (ratios[name], name))
 
     # Columns by name: candidate, ratio, cost, the errors of each source, description.
     columns = {"candidate": names, "ratio": [f"{ratios[name]:.3g}" for name in names]}
     facts = []
-    for source in sources:
-        commit = source.git or "unknown"
-        facts.append(f"{source.source}: {source.about}; n = {source.n}, seed {source.seed}, commit {commit}")
+    for errors in all_errors:
+        commit = errors.git or "unknown"
+        facts.append(f"{errors.source}: {errors.about}; n = {errors.n}, seed {errors.seed}, commit {commit}")
     if cost:
         columns |= _columns("ms (MiB)", cost.values, names, cost_text)
         facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {cost_text(*cost.exact)}")
-    for source in sources:
-        columns |= _columns(source.source, source.values, names, error_text)
+    for errors in all_errors:
+        columns |= _columns(errors.source, errors.values, names, error_text)
     columns["what"] = [CANDIDATES[name].about if name in CANDIDATES else "" for name in names]
 
     lines = zip(*columns.values(), strict=True)

@@ -1,4 +1,4 @@
-"""python -m lra.studies.first_tokens runs=runs/published/bf16: how much of a model the first tokens alone explain."""
+"""python -m lra.studies.first_tokens runs=runs/published/bf16: the share of outcomes that first tokens explain."""
 
 if __name__ == "__main__":
     from lra.startup import begin

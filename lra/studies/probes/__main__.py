@@ -1,4 +1,4 @@
-"""python -m lra.studies.probes run=<run directory>: how far a model looks, and its weights with other mechanisms."""
+"""python -m lra.studies.probes run=<run directory>: how far a model looks, and its scores with other mechanisms."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -117,12 +117,12 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
     model, data = load_model_and_data(run, experiment)
     model = model.to(device)
     reaches = measure.reaches(experiment.task.length)
-    scored = gather_test_batches(data, options.examples, options.batch, device)
+    test_batches = gather_test_batches(data, options.examples, options.batch, device)
     # Derivatives are expensive, so they have their own, smaller number of examples.
-    derived = gather_test_batches(data, options.derived, options.batch, device) if options.derived else []
+    derivative_batches = gather_test_batches(data, options.derived, options.batch, device) if options.derived else []
     method = local_window.confinement(model)
-    scores = measure.scores_by_reach(model, scored, r.metric, reaches) if method else None
-    shares = measure.shares_beyond(model, derived, reaches, options.rows) if derived else None
+    scores = measure.scores_by_reach(model, test_batches, r.metric, reaches) if method else None
+    shares = measure.shares_beyond(model, derivative_batches, reaches, options.rows) if derivative_batches else None
     probes = Probes(
         study=r.study,
         task=r.task,
@@ -131,8 +131,8 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
         fingerprint=r.fingerprint,
         metric=r.metric,
         git=git_commit(),
-        examples=sum(len(batch.label) for batch in scored),
-        score=measure.score(model, scored, r.metric),
+        examples=sum(len(batch.label) for batch in test_batches),
+        score=measure.score(model, test_batches, r.metric),
         by=method,
         reaches=reaches,
         scores=scores,
@@ -169,10 +169,10 @@ def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
     r = run.result
     experiment = restore_experiment(run, options.data.root)
     model, data = load_model_and_data(run, experiment)
-    scored = gather_test_batches(data, options.examples, options.batch, device)
-    exact = measure.score(model.to(device), scored, r.metric)
+    test_batches = gather_test_batches(data, options.examples, options.batch, device)
+    own_score = measure.score(model.to(device), test_batches, r.metric)
     # The column of the run's own mechanism comes first.
-    scores = {"own": exact}
+    scores = {"own": own_score}
     for name in options.swaps:
         transfer = _transfer_options(run, options, name)
         try:
@@ -186,12 +186,13 @@ def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
             if untrained:
                 raise ValueError(f"{untrained[0]} is not trained; lra study transfer sets its options or fine-tunes it")
         except ValueError as error:
-            # The mechanism cannot run here, has other attention weights, or the run's do not fit: the cell stays empty.
+            # The mechanism cannot run here, has another kind of attention weights (``attn.weights``) than the run, or
+            # the trained parameters do not fit it: the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
-        score = measure.score(other.to(device), scored, r.metric)
+        score = measure.score(other.to(device), test_batches, r.metric)
         scores[name] = score
-        log(f"{r.task} {r.label} -> {name} seed {r.seed}: {exact:.2f} -> {score:.2f}")
+        log(f"{r.task} {r.label} -> {name} seed {r.seed}: {own_score:.2f} -> {score:.2f}")
     _save(scores, run, options, record.SWAPS)
 
 
@@ -210,8 +211,8 @@ def score_by_num_tokens(run: RunDir, options: ProbesOptions, device: str) -> Non
             f"filled=true needs token 0 as filler, but in {r.task} it is an input; name runs of another task"
         )
     model, data = load_model_and_data(run, experiment)
-    scored = gather_test_batches(data, options.examples, options.batch, device)
-    scores = measure.scores_by_num_tokens(model.to(device), scored, r.metric)
+    test_batches = gather_test_batches(data, options.examples, options.batch, device)
+    scores = measure.scores_by_num_tokens(model.to(device), test_batches, r.metric)
     summary = ", ".join(f"{count}: {score:.2f}" for count, score in scores.items())
     log(f"{r.task} {r.label} seed {r.seed}: {summary}")
     _save(scores, run, options, record.FILLED)
