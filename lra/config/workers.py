@@ -154,8 +154,8 @@ class Workers:
         for path in self.folder.glob("*.running"):
             while lock.holder(path):
                 time.sleep(PAUSE)
-        # When a worker is killed, the pool ends the other workers afterwards, so the earliest orphan is its run. Runs
-        # that have an outcome ended in time.
+        # When a worker is killed, the pool ends the other workers afterwards, so the earliest orphan is its run. Ignore
+        # runs with an outcome: they ended in time.
         times: dict[int, int] = {}
         for path in list(self.folder.glob("*.orphaned")):
             number = int(path.stem)

@@ -273,7 +273,7 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
 
 
 def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
-    """List all tables for the terminal and W&B: those of studies, details first, then those of chapters."""
+    """List all tables for the terminal and W&B: the studies' tables, details first, then the chapters' tables."""
     all_tables = []
     for name, rows in studies.items():
         study_tables, task_tables = tables(rows)
