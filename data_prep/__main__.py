@@ -89,8 +89,8 @@ def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
 
 def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
-    # Tasks that are generated on the fly have nothing to prepare.
     root = options.data.root
+    # Tasks that are generated on the fly have nothing to prepare.
     if not source.stored:
         counts = sizes(source.open(root))
         log(f"{options.task.name}: {counts} examples, generated on the fly; nothing to prepare")

@@ -9,7 +9,7 @@ from lra.compiled import compiled
 
 from .synthetic import Synthetic, draw_below, draw_distinct, name_keys, pair_id, state_of
 
-# Words of an example: number of links, start and hops of the question, then the names and the positions.
+# Random words of an example, by number: number of links, start and hops of the question, then names and positions.
 _SIZE = 1
 _START = 2
 _HOPS = 3
@@ -19,6 +19,8 @@ _FIRST = 4
 @compiled
 def _draw(state, sizes, max_hops, cycle, order):
     """Draw the names cycle[:n] of the n links; each name links to the next one, the last name to the first.
+
+    ``order`` (names,) is scratch space.
 
     Returns:
         The number of links, the place in the cycle at which the question starts, and the number of hops.
@@ -101,14 +103,15 @@ class Chain(Synthetic):
     def __post_init__(self) -> None:
         super().__post_init__()
         most_links = min(self.length - 1, self.names)
-        num_tokens = self.names * (self.names + self.hops)
+        # Ids are int16.
+        largest_id = self.names * (self.names + self.hops)
         links_fit = len(self.links) > 0
         if links_fit:
             links_fit = self.hops < min(self.links) and max(self.links) <= most_links
         self.require(
             (self.hops >= 1, "at least one hop"),
             (links_fit, f"source.links from {self.hops + 1} to {most_links}"),
-            (num_tokens < 2**15 - 1, "source.names * (source.names + source.hops) below 32,767"),
+            (largest_id < 2**15 - 1, "source.names * (source.names + source.hops) below 32,767"),
         )
         # Names of the tokens: filler, then the links and the questions of each name.
         names = name_keys(self.names, "n")

@@ -155,7 +155,7 @@ def _readme(task: Export, layout: str, command_text: str, description: str) -> s
 
 
 def _write_sums(folder: Path, progress: Progress) -> None:
-    # The checksums are listed before their own file exists.
+    # List the files before SHA256SUMS exists, so that it does not list itself.
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with open(folder / "SHA256SUMS", "w", encoding="utf-8") as file:
         for number, path in enumerate(paths, start=1):

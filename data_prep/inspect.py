@@ -19,7 +19,7 @@ from lra.startup import abandon_stdout, interruptible
 
 from . import image, text
 from .archive import expand, sha256, subfolders
-from .formats.column_files import NAMES, SUFFIXES, find_parts
+from .formats.column_files import NAMES, S4_TOKENIZER, SUFFIXES, find_parts
 from .formats.detect import FILE_SUFFIXES
 from .survey import Collector
 from .survey_files import PathfinderCollector
@@ -231,6 +231,10 @@ def column_copies(root: Path) -> Iterator[str]:
                 places.setdefault((place, suffix), []).extend(files)
     for (place, suffix), files in places.items():
         yield f"\n{suffix[1:]} files: {place} ({len(files)} files, {_megabytes(files)}; not opened)"
+        # The reader rejects a cache of S4, but nothing in it is damaged.
+        if (place / S4_TOKENIZER).is_file():
+            yield f"  not read: a cache of S4 with ids of another vocabulary ({S4_TOKENIZER})"
+            continue
         # The reader looks for missing files by their names.
         try:
             if find_parts(place):

@@ -13,7 +13,7 @@ from .archive import reading
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-# The first bytes of files that are often found instead of the expected one, and what to do about each.
+# The first bytes, in lower case, of files that are often found instead of the expected one, and the remedy for each.
 IMPOSTORS = {
     b"<!doctype html": "is a web page (HTML), not the file: get it again from another address",
     b"<html": "is a web page (HTML), not the file: get it again from another address",

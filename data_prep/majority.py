@@ -8,7 +8,7 @@ from lra.compiled import compiled
 
 from .synthetic import Synthetic, assignment_tokens, draw_below, draw_distinct, pair_id, state_of
 
-# Words of an example: the question, then groups, winners, positions, and votes against the winners.
+# Random words of an example, by number: the question, then groups, winners, positions, votes against the winners.
 _ASKED = 1
 _FIRST = 2
 
@@ -43,8 +43,8 @@ def _fill(key, index, length, num_tokens, tokens, present, groups, values, votes
                 tokens[number, position] = pair_id(drawn_group, value, values + 1)
         if length <= num_tokens:
             # The question at the end.
-            place = draw_below(state, _ASKED, present)
-            drawn_group = drawn_groups[place]
+            asked = draw_below(state, _ASKED, present)
+            drawn_group = drawn_groups[asked]
             tokens[number, length - 1] = pair_id(drawn_group, values, values + 1)
 
 
@@ -93,13 +93,14 @@ class Majority(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        num_tokens = self.groups * (self.values + 1)
+        # Ids are int16.
+        largest_id = self.groups * (self.values + 1)
         num_votes = self.present * self.votes
         num_positions = self.length - 1 - self.gap
         has_majority = 0 < self.winning <= self.votes < 2 * self.winning
         self.require(
             (self.groups >= 1 and self.values >= 2, "at least one group and two values"),
-            (num_tokens < 2**15, "source.groups * (source.values + 1) below 32,768"),
+            (largest_id < 2**15, "source.groups * (source.values + 1) below 32,768"),
             (has_majority, "source.winning above half of source.votes and at most source.votes"),
             (1 <= self.present <= self.groups, f"source.present from 1 to source.groups={self.groups}"),
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),

@@ -17,7 +17,7 @@ def _fill(key, index, num_tokens, tokens, keys, values, pairs, ends):
     order = np.empty(max(keys, values), np.int64)
     for number, example in enumerate(index):
         state = state_of(key, example)
-        # Words 1 .. pairs choose the keys, the next ones the values.
+        # Random words 1 .. pairs choose the keys, the next ones the values.
         draw_distinct(state, 1, drawn_keys, order[:keys])
         draw_distinct(state, 1 + pairs, drawn_values, order[:values])
         for i in range(min(pairs, num_tokens)):
@@ -79,11 +79,12 @@ class Recall(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        num_tokens = self.keys * (self.values + 1)
+        # Ids are int16.
+        largest_id = self.keys * (self.values + 1)
         most_pairs = min(self.keys, self.values, self.length - 1)
         self.require(
             (self.keys >= 1 and self.values >= 2, "at least one key and two values"),
-            (num_tokens < 2**15, "fewer tokens: source.keys * (source.values + 1) must be below 32,768"),
+            (largest_id < 2**15, "fewer tokens: source.keys * (source.values + 1) must be below 32,768"),
             (1 <= self.pairs <= most_pairs, "source.pairs from 1 to the smallest of keys, values and length - 1"),
             (self.power > 0, f"a power above 0, not {self.power}"),
         )

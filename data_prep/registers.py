@@ -10,7 +10,7 @@ from lra.compiled import compiled
 
 from .synthetic import Synthetic, assignment_tokens, draw_below, draw_distinct, pair_id, state_of
 
-# Words of an example: number of writes, the write that is asked for, then registers, values and positions.
+# Random words of an example, by number: number of writes, the write asked for, then registers, values, positions.
 _SIZE = 1
 _ASKED = 2
 _FIRST = 3
@@ -123,7 +123,8 @@ class Registers(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        num_tokens = self.registers * (self.values + 1)
+        # Ids are int16.
+        largest_id = self.registers * (self.values + 1)
         num_positions = self.length - 1 - self.gap
         most_writes = num_positions
         bounds = ""
@@ -136,7 +137,7 @@ class Registers(Synthetic):
         self.require(
             (0 <= self.gap < self.length - 1, f"source.gap from 0 to {self.length - 2}"),
             (self.registers >= 1 and self.values >= 2, "at least one register and two values"),
-            (num_tokens < 2**15, "source.registers * (source.values + 1) below 32,768"),
+            (largest_id < 2**15, "source.registers * (source.values + 1) below 32,768"),
             (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
         self.alphabet = assignment_tokens(self.registers, self.values, "r")

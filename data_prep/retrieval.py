@@ -37,7 +37,7 @@ def unwrap(text: bytes) -> bytes:
         value = ast.literal_eval(text.decode())
     except (SyntaxError, ValueError):
         value = None
-    # Another literal, or none.
+    # Another value, such as a tuple of literals, or no valid literal.
     if not isinstance(value, bytes):
         raise ValueError("a text looks like a Python bytes literal but is not a valid one")
     return value
@@ -72,7 +72,11 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
 
 
 def balanced(pairs: Iterable[AnyPair], size: int, name: str) -> Iterator[AnyPair]:
-    """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
+    """Take the first size / 2 pairs of each label in their order; if the size is odd, label 0 has one pair more.
+
+    Raises:
+        ValueError: there are fewer pairs of a label.
+    """
     # Pairs of each label that are still to be taken.
     missing = Counter({0: size - size // 2, 1: size // 2})
     for pair in pairs:

@@ -39,7 +39,7 @@ def _answers(key, n, length):
 
 
 class TemporalOrder(Synthetic):
-    """Noise over a, b, c, d with two symbols of X, Y at any two positions; the label is their order.
+    """Noise over a, b, c, d and, at any two positions, an X or a Y each; the label is these two, the earlier first.
 
     Example: b X d a Y c is class 1, (X,Y). Tokens are ids 0..5 of a, b, c, d, X, Y; there is no id for padding, since
     all sequences of a data set have one length.

@@ -57,7 +57,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  #
         """The features of KEYS."""
 
     def value(self, sequences: list[Tensor]) -> Any:
-        """The input of an example from its T sequences of stored tokens, (length,) or (length, F); here it has one."""
+        """Make the input of an example from its T sequences (length,) or (length, F) of stored tokens; T is 1 here."""
         # Images are stored as sequences of pixels.
         feature = self.info.features[self.KEYS[0]]
         return sequences[0].view(feature.shape).numpy()
@@ -153,7 +153,7 @@ class LraRetrieval(SourceBuilder):
 
 
 class LraPathfinder(SourceBuilder):
-    """Pathfinder: grey images (size, size), are the two round markers on the same dashed curve? 128 is Pathfinder-X."""
+    """Pathfinder: are the two round markers of a grey image (size, size) on one dashed curve? 128 is Pathfinder-X."""
 
     VERSION = tfds.core.Version(Pathfinder.version)
     BUILDER_CONFIGS: ClassVar = [
@@ -169,7 +169,7 @@ class LraPathfinder(SourceBuilder):
 
 
 class AddingProblem(SourceBuilder):
-    """Adding: pairs (value, mark) and, in [0, 1], half plus a quarter of the sum of the two marked values."""
+    """Adding: pairs (value, mark); the target in [0, 1] is half plus a quarter of the sum of the two marked values."""
 
     VERSION = tfds.core.Version(Adding.version)
     BUILDER_CONFIGS: ClassVar = [
@@ -183,7 +183,7 @@ class AddingProblem(SourceBuilder):
 
 
 class TemporalOrderProblem(SourceBuilder):
-    """Temporal order: noise over a, b, c, d with two symbols of X and Y, and which two they are, in their order."""
+    """Temporal order: noise over a, b, c, d and two symbols, X or Y each; the label is these two, first to last."""
 
     VERSION = tfds.core.Version(TemporalOrder.version)
     BUILDER_CONFIGS: ClassVar = [
@@ -199,7 +199,7 @@ class TemporalOrderProblem(SourceBuilder):
 
 
 class AssociativeRecall(SourceBuilder):
-    """Associative recall: tokens, each a pair of key and value, the one query of a key, or filler; its value."""
+    """Associative recall: key-value pairs, filler and one query of a key, a token each; the label is its value."""
 
     VERSION = tfds.core.Version(Recall.version)
     BUILDER_CONFIGS: ClassVar = [

@@ -1,8 +1,8 @@
 """Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
 
-It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt.
-``download.Download`` ends this process instead. It also ends when its standard input is closed, and so with its
-parent process. The last line on stderr is the reason of a failure.
+It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt: its parent,
+``download.Download``, kills this process if no data arrive or the user interrupts. This process also ends when its
+standard input is closed, as it is when the parent dies. The last line on stderr is the reason of a failure.
 """
 
 import os
@@ -37,7 +37,7 @@ def reason(error: Exception, url: str) -> str:
 
 
 def download(url: str, folder: Path) -> Path:
-    """Download the file into ``folder``. Its checksum is registered, not compared; the caller does that."""
+    """Download the file into ``folder``. TFDS only registers its checksum; the caller compares it."""
     # TFDS doubles its pauses ten times, which takes minutes without a network.
     downloader.MAX_RETRIES = 3
     tfds.disable_progress_bar()

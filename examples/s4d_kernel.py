@@ -10,9 +10,9 @@ import sys
 import matplotlib.pyplot as plt
 import torch
 
-from lra.reference.s4d import convolve, discretise, inv_frequencies, kernel, lin_frequencies, recurrence
+from lra.reference.s4d import convolve, discretise, inv_eigenvalues, kernel, lin_eigenvalues, recurrence
 
-INITS = {"S4D-Lin": lin_frequencies, "S4D-Inv": inv_frequencies}
+INITS = {"S4D-Lin": lin_eigenvalues, "S4D-Inv": inv_eigenvalues}
 STATES = 64
 # The step Δ sets the time scale: a state with real part -1/2 decays to 1/e after 2 / Δ tokens.
 STEPS = (0.1, 0.01)
@@ -27,8 +27,8 @@ def main(length: str = "400") -> dict[str, float]:
     differences = {}
 
     figure, axes = plt.subplots(2, 2, figsize=(8, 4.5), width_ratios=(5, 2), layout="constrained")
-    for (name, frequencies), (kernel_axis, plane_axis) in zip(INITS.items(), axes, strict=True):
-        A = frequencies(STATES)
+    for (name, eigenvalues), (kernel_axis, plane_axis) in zip(INITS.items(), axes, strict=True):
+        A = eigenvalues(STATES)
         for step in STEPS:
             A_bar, B_bar = discretise(A, B, torch.tensor(step, dtype=torch.float64), "zoh")
             K = kernel(A_bar, B_bar, C, int(length))

@@ -96,7 +96,7 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
         arguments: the arguments of ``lra``, at least one.
 
     Returns:
-        The number of arguments to skip, at least the words of the command's name, and its entry point.
+        The number of words of the command's name, or more if no argument follows the name; and its entry point.
 
     Raises:
         SystemExit: no command has this name; the message lists the commands, or the studies.

@@ -1,4 +1,4 @@
-"""numba with a cache on the disk that every change of a source of the function's package invalidates."""
+"""numba with an on-disk cache, which a change to any source file of the function's package invalidates."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import numba
 
 UNUSED_SECONDS = 30 * 24 * 3600  # a folder is removed after this time without use
-# With less free space there is no cache: numba does not catch the error of a disk that is full. The machine code of all
+# With less free space there is no cache: numba does not catch the error of a full disk. The machine code of all
 # functions of data_prep takes 3.5 MB.
 MIN_FREE_BYTES = 16 * 2**20
 SETTINGS: Any = numba.config  # its attributes are set when numba is imported
@@ -26,7 +26,7 @@ SETTINGS_LOCK = threading.Lock()
 def cache_folder(package: Path) -> Path | None:
     """Return the folder of the machine code of a package; None if it is not writable or the disk is almost full.
 
-    It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: pip would not remove a folder in the package.
+    It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: in the package it would survive pip uninstall.
     Machine code includes functions and constants of other modules, but numba checks only the file of the function
     itself for changes; so the folder's name is a checksum of all sources of the package. Folders that were not used
     for 30 days are removed.

@@ -25,7 +25,10 @@ NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 @dataclass(frozen=True)
 class Range(GroupedMetadata):
-    """A range of numbers, from ``least`` or ``above`` a bound to ``most`` or ``below`` one; None for no bound."""
+    """A range of numbers. ``least`` and ``most`` belong to it, ``above`` and ``below`` do not; None for no bound.
+
+    pydantic iterates over it to get its constraints.
+    """
 
     least: float | None = None
     most: float | None = None
@@ -57,12 +60,13 @@ class Range(GroupedMetadata):
         return " and ".join(texts)
 
 
-# Whole numbers of 1 or more, and of 0 or more; fractions from 0 to 1; numbers above 0, and of at least 0.
+# Whole numbers of 1 or more, and of 0 or more.
 Positive = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
+# Fractions from 0 to 1; numbers above 0, and numbers of at least 0.
 Share = Annotated[float, Range(0, 1)]
 Above = Annotated[float, Range(above=0)]
-Least = Annotated[int | float, Range(0)]
+NonNegative = Annotated[int | float, Range(0)]
 
 
 class Checked:
@@ -71,7 +75,7 @@ class Checked:
     Positional arguments are not checked.
 
     Raises:
-        ValueError: a keyword argument does not; the message is the command line's.
+        ValueError: a keyword argument has another type or value; the message is the same as on the command line.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:

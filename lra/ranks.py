@@ -50,7 +50,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
             error = reason
     value, error = _broadcast((value, error))
     if error is not None:
-        raise error if rank() == 0 else SystemExit(1)
+        if rank() == 0:
+            raise error
+        raise SystemExit(1)
     return value
 
 
@@ -64,6 +66,7 @@ def rank_zero_first() -> Iterator[None]:
         yield
         return
     if rank() > 0:
+        # Wait until rank 0 has run the block and broadcasts whether it failed.
         failed = _broadcast(None)
         if failed:
             raise SystemExit(1)

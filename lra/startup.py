@@ -6,7 +6,8 @@ import signal
 import sys
 from types import FrameType
 
-# libgomp's own spin count for more threads than cores under OMP_WAIT_POLICY=active. Its default is 300,000.
+# Number of polls before a waiting thread of libgomp sleeps. libgomp's default is 300,000; under OMP_WAIT_POLICY=active
+# with more threads than cores it uses 1000 too.
 SPINS = "1000"
 
 

@@ -57,10 +57,11 @@ class ArrayReader(Reader):
             if missing:
                 raise ValueError(f"{path} has no {', '.join(missing)}: it needs the arrays {', '.join(FIELDS)}")
             try:
-                offsets = arrays["offsets"]
-                labels = arrays["labels"]
+                # NumPy returns a member that is not an array as bytes. They have no axis, so they are rejected below.
+                offsets = np.asarray(arrays["offsets"])
+                labels = np.asarray(arrays["labels"])
             except ValueError as error:
-                # An array of Python objects, or a member that is not an array.
+                # An array of Python objects, or a damaged header.
                 raise ValueError(f"{path}: {first_line(error)}") from None
         if labels.ndim != 1:
             raise ValueError(f"{path}: labels must have the shape (n,), not {labels.shape}")
@@ -145,8 +146,13 @@ def write_npz(task: Export, folder: Path, progress: Progress) -> str:
                 for texts, _ in task.examples(name, progress):
                     for tokens in texts:
                         file.write(np.ascontiguousarray(tokens).tobytes())
-    return (
+    description = (
         "Arrays `tokens` (all sequences one after the other), `offsets` and `labels`. Sequence i is "
-        f"`tokens[offsets[i]:offsets[i + 1]]`; an example has {task.source.towers}. Tokens are stored ids; the model "
-        f"reads the first {task.limit} of a sequence, plus {task.shift}."
+        f"`tokens[offsets[i]:offsets[i + 1]]`, and the number of sequences per example is {task.source.towers}."
+    )
+    if task.kind == "series":
+        return f"{description} Tokens are real features; the model reads the first {task.limit} of a sequence."
+    return (
+        f"{description} Tokens are stored ids; the model reads the first {task.limit} of a sequence and adds "
+        f"{task.shift} to each."
     )

@@ -169,7 +169,7 @@ def _records(file: IO[bytes], where: str) -> bytes:
         labels = np.asarray(fields["labels"], np.uint8)
     except (OverflowError, TypeError, ValueError):
         raise ValueError(f"{where} is not a batch of CIFAR-10: its labels are not bytes") from None
-    if images.dtype != np.uint8 or images.size != len(labels) * NUM_VALUES:
+    if images.dtype != np.uint8 or labels.ndim != 1 or images.size != len(labels) * NUM_VALUES:
         raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not {NUM_VALUES} bytes for each label")
     images = images.reshape(-1, NUM_VALUES)
     # Records of the binary version: the label, then the planes.

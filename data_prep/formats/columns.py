@@ -269,7 +269,7 @@ def write_parquet(task: Export, folder: Path, progress: Progress) -> str:
         )
     return (
         f"Columns {', '.join(inputs)}, lists of stored ids, and label. The model reads the first {task.limit} ids of a "
-        f"sequence, plus {task.shift}."
+        f"sequence and adds {task.shift} to each."
     )
 
 

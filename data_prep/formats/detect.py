@@ -41,7 +41,7 @@ def open_copy(
     length: int | None = None,
     columns: Sequence[str] | None = None,
 ) -> Reader | AclImdb | Cifar | None:
-    """Open a copy of Text or Image in one of the formats of this package, or of another task by ``open_reader``.
+    """Open a copy of Text or Image: unpacked reviews, batches of CIFAR-10, or a format that ``open_reader`` reads.
 
     Arguments and errors are the same as for ``open_reader``.
 

@@ -216,7 +216,7 @@ class Export:
         split = self.splits[name]
         for start in range(0, len(split), CHUNK):
             index = torch.arange(start, min(start + CHUNK, len(split)))
-            # Padded to the longest sequence of the part, then cut.
+            # Padded to the longest sequence of the chunk, then cut.
             lengths = split.lengths[index]  # (n,T)
             tokens, _ = split.gather(index, int(lengths.max()))  # (n,T,width) or (n,T,width,F)
             labels = split.labels[index].tolist()

@@ -90,7 +90,7 @@ def _write_retrieval(task: Export, folder: Path, progress: Progress) -> str:
 
 
 def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
-    """Write images in the order that gives the splits back when they are read.
+    """Write images in an order from which exported splits of 80, 10 and 10 percent are read back unchanged.
 
     The release has no splits. ``data_prep.pathfinder.generator`` permutes the images by a fixed seed and cuts them at
     80 and 90 percent; writing example i to place ``order[i]`` inverts that.
@@ -135,8 +135,8 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
         (target / "metadata" / f"{start // IMAGES_PER_FOLDER}.npy").write_text("".join(lines))
     return (
         f"`{target.relative_to(folder)}/imgs/<k>/sample_<i>.png` and `metadata/<k>.npy`, texts with folder, file, "
-        "number and label of each image. The release has no splits; read by this package with the sizes 80, 10 and 10 "
-        "percent, the splits are the same again, in the same order."
+        "number and label of each image. The release has no splits: this package reads the images as splits of 80, 10 "
+        "and 10 percent. Exported splits of these sizes are the same when they are read, in the same order."
     )
 
 

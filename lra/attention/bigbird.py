@@ -67,10 +67,10 @@ class BigBird(Attention):
         q_blocks = split_blocks(q, self.block)  # (N,H,B,b,D)
         k_blocks = split_blocks(k, self.block)  # (N,H,B,b,D)
         v_blocks = split_blocks(v, self.block)  # (N,H,B,b,E)
-        index, is_listed = self._choose(q_blocks, last)  # (N,H,B,m)
+        index, is_counted = self._list_blocks(q_blocks, last)  # (N,H,B,m)
         keys = gather_blocks(k_blocks, index)  # (N,H,B,m,b,D)
         values = gather_blocks(v_blocks, index)  # (N,H,B,m,b,E)
-        is_key = self._real_keys(real, index) & is_listed[..., None]  # (N,H,B,m,b)
+        is_key = self._real_keys(real, index) & is_counted[..., None]  # (N,H,B,m,b)
         allowed = is_key.flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
         out = attend_blocks(q_blocks, keys.flatten(3, 4), values.flatten(3, 4), allowed)  # (N,H,B,b,E)
 
@@ -78,10 +78,10 @@ class BigBird(Attention):
         out_ends = self._attend_from_ends(q_blocks, k, v, mask, last)  # (N,H,2,b,E)
         out_first = out_ends[:, :, :1]
         out_last = out_ends[:, :, 1:]
-        number = torch.arange(q_blocks.shape[2], device=q.device)
-        number = number[:, None, None]  # (B,1,1)
-        is_first = number == 0
-        is_last = number == last[:, None, None, None, None]  # (N,1,B,1,1)
+        block = torch.arange(q_blocks.shape[2], device=q.device)
+        block = block[:, None, None]  # (B,1,1)
+        is_first = block == 0
+        is_last = block == last[:, None, None, None, None]  # (N,1,B,1,1)
         out = torch.where(is_first, out_first, out)
         out = torch.where(is_last, out_last, out)
         out = out.flatten(2, 3)  # (N,H,B b,E)
@@ -116,7 +116,7 @@ class BigBird(Attention):
         return out.unflatten(2, (2, -1))
 
     @torch.no_grad()
-    def _choose(
+    def _list_blocks(
         self,
         q_blocks: Float[Tensor, "N H B b D"],
         last: Int[Tensor, " N"],
@@ -134,14 +134,14 @@ class BigBird(Attention):
         # Global blocks: the first and the last one.
         first_index = block.new_zeros(N, H, B, 1)
         last_index = last.expand(N, H, B, 1)
-        is_first_listed = torch.ones_like(first_index, dtype=torch.bool)
-        is_last_listed = last_index > 0
+        is_first_counted = torch.ones_like(first_index, dtype=torch.bool)
+        is_last_counted = last_index > 0
 
         # The window.
         distance = torch.arange(-reach, reach + 1, device=device)
         neighbours = block[:, None] + distance  # (B,window)
         neighbours = neighbours.expand(N, H, -1, -1)
-        is_window_listed = (neighbours > 0) & (neighbours < last)
+        is_window_counted = (neighbours > 0) & (neighbours < last)
         window_index = neighbours.clamp(0, B - 1)
 
         # Random blocks: the largest random numbers of the blocks that are not in the list yet.
@@ -154,9 +154,9 @@ class BigBird(Attention):
         draw = draw.masked_fill(is_near | is_global_or_outside, -1.0)
         num_random = min(self.random, B)
         largest, random_index = draw.topk(num_random, sorted=False)  # (N,H,B,random)
-        is_random_listed = largest >= 0
+        is_random_counted = largest >= 0
 
         # All four lists, m = 2 + window + random entries.
         index = torch.cat([first_index, last_index, window_index, random_index], -1)
-        is_listed = torch.cat([is_first_listed, is_last_listed, is_window_listed, is_random_listed], -1)
-        return index, is_listed
+        is_counted = torch.cat([is_first_counted, is_last_counted, is_window_counted, is_random_counted], -1)
+        return index, is_counted

@@ -54,7 +54,7 @@ class Conv(Mixer):
         v: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N L d"]:
-        """Convolve the values."""
+        """Compute y from the values: convolve them, and divide by the sum of the magnitudes in reach."""
         filters = self.filters.to(v.dtype)  # (d,width)
         if self.causal:
             # The last tap belongs to the token itself; the taps of later tokens are zero.

@@ -57,7 +57,7 @@ class CURPlus(Attention):
             impl=impl,
         )
         self.resample = resample
-        # As in ``CUR``: random numbers are tied to positions, which compaction changes.
+        # As in ``CUR``, which gives the reasons for both conditions.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

@@ -87,7 +87,7 @@ def dft(
 
         X_k = w̄_k Σ_j (x_j w̄_j) w_(k - j)
 
-    Its size is the same for every n, so one FFT of 2 L entries serves all sequences.
+    The convolution has the same size for every n, so FFTs of 2 L entries serve all sequences.
 
     Args:
         x: real or complex sequences.
@@ -108,7 +108,7 @@ def dft(
     chirp = torch.polar(torch.ones_like(phase), phase)
     conjugate = chirp.conj()[..., None]  # (N,L,1)
 
-    # Its lags 0 .. L-1, one zero, and -(L-1) .. -1.
+    # w_m for the lags m = 0 .. L-1, one zero, and w_m for m = -(L-1) .. -1, where w_m = w_(-m).
     zero = torch.zeros_like(chirp[:, :1])
     negative = chirp[:, 1:].flip(1)
     lags = torch.cat([chirp, zero, negative], 1)  # (N,2L)

@@ -54,17 +54,17 @@ class HTransformer1D(Attention):
             levels += 1
         num_padding = (self.block << levels) - L
         if mask is None and not num_padding:
-            near_part, siblings = self._full_parts(q, k, v, levels)
+            near_part, sibling_parts = self._full_parts(q, k, v, levels)
         else:
-            near_part, siblings = self._masked_parts(q, k, v, mask, levels, num_padding)
+            near_part, sibling_parts = self._masked_parts(q, k, v, mask, levels, num_padding)
 
-        if not siblings:
+        if not sibling_parts:
             return normalise_parts([near_part])[:, :, :L]
         # P_l, from the coarsest level down: the sums of a cell are copied to its two cells at the next finer level.
-        far_part = siblings.pop()
-        while siblings:
+        far_part = sibling_parts.pop()
+        while sibling_parts:
             repeated = [x.repeat_interleave(2, 2) for x in far_part]
-            far_part = add_parts([siblings.pop(), Part(*repeated)])
+            far_part = add_parts([sibling_parts.pop(), Part(*repeated)])
         return normalise_parts([near_part, far_part])[:, :, :L]
 
     def _full_parts(
@@ -74,19 +74,22 @@ class HTransformer1D(Attention):
         v: Float[Tensor, "N H L E"],
         levels: int,
     ) -> tuple[Part, list[Part]]:
-        """Compute the part of the query's block, and of its sibling block at each level; all cells are full."""
+        """Compute the part of a query's block at level 0 and the parts of its sibling blocks, one per level from 0 up.
+
+        All cells are full.
+        """
         near_part = self._attend(q, k, v)
-        siblings = []
+        sibling_parts = []
         for level in range(levels):
             part = self._attend(q, k, v, from_sibling=True)
             # A mean stands for 2^l keys: log 2^l is added to all scores. The sums are relative to the largest score,
             # ``top``, so only ``top`` changes.
             top = part.top + level * math.log(2)
-            siblings.append(part._replace(top=top))
+            sibling_parts.append(part._replace(top=top))
             if level + 1 < levels:
                 # Means over pairs of cells.
                 q, k, v = (x.unflatten(2, (-1, 2)).mean(3) for x in (q, k, v))
-        return near_part, siblings
+        return near_part, sibling_parts
 
     def _masked_parts(
         self,
@@ -111,17 +114,17 @@ class HTransformer1D(Attention):
         k = F.pad(k * n, padding)  # (N,H,C,D)
         v = F.pad(v * n, padding)  # (N,H,C,E)
         n = F.pad(n, padding)  # (N or 1,1,C,1)
-        means = _means(q, k, v, n)
-        near_part = self._attend(*means, n)
-        siblings = []
+        # At level 0 a cell is one position, so its sums are its means.
+        near_part = self._attend(q, k, v, n)
+        sibling_parts = []
         for level in range(levels):
             means = _means(q, k, v, n)
             part = self._attend(*means, n, from_sibling=True)
-            siblings.append(part)
+            sibling_parts.append(part)
             if level + 1 < levels:
                 # Sums over pairs of cells.
                 q, k, v, n = (x.unflatten(2, (-1, 2)).sum(3) for x in (q, k, v, n))
-        return near_part, siblings
+        return near_part, sibling_parts
 
     def _attend(
         self,
@@ -132,7 +135,7 @@ class HTransformer1D(Attention):
         *,
         from_sibling: bool = False,
     ) -> Part:
-        """Attend from the cells of each block to the same or its sibling block.
+        """Attend from the cells of each block to the cells of the same block, or of its sibling block.
 
         Args:
             q, k, v: means over cells.

@@ -40,7 +40,7 @@ class Hedgehog(Attention):
         self.softmax = softmax
         num_heads = sizes.heads
         head_dim = sizes.head_dim
-        # One map for queries and one for keys.
+        # One map for queries and one for keys, or one for both.
         num_maps = 1 if tie_qk else 2
         identity = torch.eye(head_dim)
         self.weight = nn.Parameter(identity.repeat(num_maps, num_heads, 1, 1))

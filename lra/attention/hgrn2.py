@@ -25,7 +25,7 @@ class HGRN2(Mixer):
             with the same parameters, and both outputs are added; the token itself counts once.
         lower_bound: initial γ of every channel.
 
-    Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:
+    Source: the paper, section 3.2; activations as in its code for the Long Range Arena. In plain torch:
     ``lra/reference/gated_linear_attention.py``.
     """
 

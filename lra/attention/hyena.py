@@ -101,7 +101,13 @@ class Hyena(Mixer):
 
 
 class HyenaFilter(nn.Module):
-    """The filters of all channels as a function of the lag."""
+    """The filters of all long convolutions as a function of the lag.
+
+    Args:
+        channels: number of filters, order - 1 for each channel of the layer.
+        longest: maximum length of the task, for the relative lags; ``forward`` takes the length of the batch.
+        hidden, features, frequency, shift, rate: see ``Hyena``.
+    """
 
     def __init__(
         self,

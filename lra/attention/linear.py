@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..ops.blocks import split_blocks
 from ..ops.linear_attention import linear_attention, unit_exp
 from ..ops.precision import full_precision, upcast
-from ..options import Above, Least, Positive
+from ..options import Above, NonNegative, Positive
 from .base import Attention, Sizes, zero_padding
 
 Kernel = Literal["exp", "relu"]
@@ -75,7 +75,7 @@ class Linear(Attention):
 class Performer(Attention):
     """FAVOR+ attention with positive orthogonal random features (Choromanski et al., ICLR 2021), O(L F (D + E)) time.
 
-    With x = q / D^¼ or k / D^¼ and random features w_1 ... w_F:
+    With x = q / D^¼ or k / D^¼ and random vectors w_1 ... w_F:
 
         exp:   φ(x)_f = exp(w_f·x - |x|²/2 - c) + eps   (lemma 1)
         relu:  φ(x)_f = max(w_f·x, 0) + 0.001           (generalised attention)
@@ -85,12 +85,11 @@ class Performer(Attention):
     the released code. With eps = 0 c cancels; the largest exponent (for keys w·x - |x|²/2) is subtracted instead.
 
     Args:
-        features: number of random features F.
+        features: F, the number of random vectors w and of features φ_f.
         kernel: ``exp`` or ``relu``; the official default is ``relu``.
         eps: constant added to the features of ``exp``.
         scalings: how many times q and k are divided by D^¼: twice in the PyTorch LRA code, so its logits are q·k / D.
-        redraw: ``train`` draws the random features at every call in training; ``never`` keeps the draw that is used for
-            evaluation.
+        redraw: ``train`` draws w at every call in training; ``never`` keeps the draw that is used for evaluation.
     """
 
     compactable = True
@@ -101,7 +100,7 @@ class Performer(Attention):
         *,
         features: Positive = 256,
         kernel: Kernel = "exp",
-        eps: Least = 1e-4,
+        eps: NonNegative = 1e-4,
         scalings: Scalings = 1,
         redraw: Redraw = "train",
     ):
@@ -109,7 +108,7 @@ class Performer(Attention):
         self.kernel = kernel
         self.eps = eps
         self.scale = sizes.head_dim ** (-0.25 * scalings)
-        # The random features w_1 ... w_F. Checkpoints contain this name.
+        # The random vectors w_1 ... w_F. Checkpoints contain the name ``rows``.
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
     @full_precision
@@ -144,11 +143,12 @@ class Performer(Attention):
     def _query_features(self, q: Float[Tensor, "N H L D"], w: Float[Tensor, "F D"]) -> Float[Tensor, "N H L F"]:
         """Compute exp(w·q - |q|²/2 - c) with c = max_f w_f·q for each query."""
         projections = q @ w.mT  # (N,H,L,F)
-        # The gradient of c flows through the dot product with one feature, which needs no tensor with F features.
+        # w_max has the largest projection. The gradient of c flows through the dot product q·w_max, without another
+        # tensor (N,H,L,F).
         feature = projections.detach().argmax(-1)  # (N,H,L)
-        largest = w[feature]  # (N,H,L,D)
-        # c + |q|²/2 = q·(w_max + q/2)
-        products = -q * (largest + q / 2)  # (N,H,L,D)
+        w_max = w[feature]  # (N,H,L,D)
+        # -(c + |q|²/2) = -q·(w_max + q/2)
+        products = -q * (w_max + q / 2)  # (N,H,L,D)
         shift = products.sum(-1, keepdim=True)  # (N,H,L,1)
         return (projections + shift).exp()
 
@@ -167,7 +167,7 @@ class Performer(Attention):
         position = maxima.argmax(-1, keepdim=True)  # (N,H,1)
         feature = features.gather(-1, position)  # (N,H,1)
 
-        # c as a dot product of that key and that feature.
+        # c as the dot product of that key and that w_f.
         index = position[..., None].expand(-1, -1, -1, k.shape[-1])  # (N,H,1,D)
         largest_key = k.gather(2, index)  # (N,H,1,D)
         products = largest_key * w[feature]  # (N,H,1,D)
@@ -202,7 +202,7 @@ class RFA(Attention):
     def __init__(self, sizes: Sizes, *, features: Positive = 128, floor: Above = 0.01, redraw: Redraw = "train"):
         super().__init__(sizes)
         self.floor = floor
-        # The random features w_1 ... w_F. Checkpoints contain this name.
+        # The random vectors w_1 ... w_F. Checkpoints contain the name ``rows``.
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=False)
         self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
 
@@ -223,19 +223,20 @@ class RFA(Attention):
         return linear_attention(phi_q, phi_k, v, mask, floor=self.floor)
 
     def _features(self, x: Float[Tensor, "N H L D"], w: Float[Tensor, "H F D"]) -> Float[Tensor, "N H L 2*F"]:
+        """Compute √F φ(x / |x|)."""
         unit = F.normalize(x, dim=-1)
         projections = unit @ w.mT  # (N,H,L,F)
         return torch.cat([projections.sin(), projections.cos()], -1)
 
 
 class RandomFeatures(nn.Module):
-    """Random features w (F,D): standard normal, or orthogonal in blocks of D vectors with the norms of normal ones.
+    """Random vectors w (F,D): standard normal, or orthogonal in blocks of D vectors with the norms of normal ones.
 
     Args:
         features: number of vectors F.
         dim: their size D.
-        redraw: ``train`` draws them at every call while training; ``never`` always returns the draw for evaluation,
-            which is a buffer.
+        redraw: ``train`` draws new vectors at every call in training. In evaluation, and always with ``never``, the
+            draw of the constructor is returned, which is a buffer.
         orthogonal: whether the D vectors of a block are orthogonal (section 2.4 of the Performer paper).
     """
 
@@ -290,7 +291,7 @@ def causal_sums(
     # Pairs of positions inside a block.
     scores = (q @ k.mT).tril()  # (N,H,B,b,b)
     inside = scores @ v  # (N,H,B,b,E + 1)
-    # Sums over all blocks before.
+    # Sums over all earlier blocks.
     states = k.mT @ v  # (N,H,B,F,E + 1)
     earlier_states = states.cumsum(2) - states
     sums = inside + q @ earlier_states

@@ -63,11 +63,12 @@ class Longformer(Attention):
         E = v.shape[-1]
         num_left = min((self.window - 1) // 2, L)
         num_right = min(self.window // 2, L)
-        # Longer blocks copy fewer keys into two windows; shorter ones compute fewer scores outside the band.
+        # A key lies in about 1 + (num_left + num_right) / size windows: longer blocks copy it less often, shorter ones
+        # compute fewer scores outside the band.
         size = max(self.window // 4, 16)
         size = min(size, L)
 
-        # Keys in the sequence, without the global tokens, which are listed separately.
+        # Keys of the bands: all real tokens but the global ones, which come in front of each block's keys (below).
         positions = torch.arange(L, device=q.device)[None]  # (1,L)
         is_local = positions >= num_global
         is_global_key = torch.ones_like(is_local[:, :num_global])  # (1,g)

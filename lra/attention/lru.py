@@ -22,8 +22,8 @@ class LRU(Mixer):
 
     Args:
         states: N.
-        bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
-            layer is causal.
+        bidirectional: whether to add the outputs of a second scan, from the end of the sequence, with a second C. Both
+            scans include the token itself. Otherwise the layer is causal.
         r_min, r_max: range of the initial |λ|, which is uniform over the area of the ring (its square is uniform).
         max_phase: upper limit of the initial phase of λ in radians, which is uniform from 0 to this limit.
         rate: learning-rate factor of ν, θ, γ and B, which have no weight decay.

@@ -27,6 +27,7 @@ class MinGRU(Mixer):
     """
 
     compactable = True
+    # Linear maps of the input: W_h and W_z.
     num_maps = 2
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Above = 1.5):
@@ -78,6 +79,7 @@ class MinLSTM(MinGRU):
     Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
+    # W_h, W_f and W_i.
     num_maps = 3
 
     def gates(

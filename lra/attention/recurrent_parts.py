@@ -29,7 +29,7 @@ def mask_tokens(
 
 
 class ShortConvolution(nn.Module):
-    """A depth-wise convolution over ``width`` tokens. Padded positions are zero before and after it.
+    """A depth-wise convolution over ``width`` tokens. Padded positions are zero in its input and in its output.
 
     Args:
         channels: number of channels, each with its own filter.

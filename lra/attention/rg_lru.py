@@ -29,11 +29,11 @@ class RGLRU(Mixer):
             right, with the same parameters, and both outputs are added; the token itself counts once. The short
             convolution is then centred.
         conv: tokens that the short convolution sees.
-        radius_min, radius_max: range of the initial exp(-softplus(Λ)), which is uniform over the area of the ring (its
-            square is uniform). The decay a is this radius to the power 8 r.
+        radius_min, radius_max: range of the initial radius exp(-softplus(Λ)), whose square is uniform, as in LRU. The
+            decay a is the radius to the power 8 r.
 
     Raises:
-        ValueError: the heads do not divide dim, or radius_max is below radius_min.
+        ValueError: the heads do not divide dim, a radius is not between 0 and 1, or radius_max is below radius_min.
 
     Source: the paper, section 2.4. The gates and Λ are initialised as in the released code, the linear maps and the
     convolution as in PyTorch. In plain torch: ``lra/reference/selective_scan.py``.

@@ -107,7 +107,7 @@ class S4D(Mixer):
         return y.to(x.dtype)
 
     def kernel(self, length: int) -> Float[Tensor, "d lags"]:
-        """Compute K in the layout of ``fft_conv``: L lags of a causal model, 2 L of a bidirectional one."""
+        """Compute K in the layout of ``lra.ops.ssm.fft_conv``: L lags of a causal model, 2 L of a bidirectional one."""
         # The kernel depends on B and C only through their product, so B is multiplied into C.
         B = torch.view_as_complex(self.B)  # (1 or d,M)
         C = torch.view_as_complex(self.C) * B  # (1 or 2,d,M)

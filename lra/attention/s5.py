@@ -35,8 +35,8 @@ class S5(Mixer):
             ``complex_normal`` draws the real and imaginary parts of C V itself from a normal with standard deviation
             2^-1/2.
         discretisation: ``zoh`` or ``bilinear``.
-        bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
-            layer is causal.
+        bidirectional: whether to add the outputs of a second scan, from the end of the sequence, with a second C. Both
+            scans include the token itself. Otherwise the layer is causal.
         clip: whether λ is at most -1e-4. Without it states may learn to grow.
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: learning-rate factor of Λ, B and Δ, which have no weight decay.

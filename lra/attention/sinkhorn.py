@@ -89,8 +89,8 @@ class Sinkhorn(Attention):
         weight, bias = upcast((self.weight, self.bias))  # (H,D,blocks), (H,1,blocks)
         pooled = k.sum(3)  # (N,H,B,D)
         scores = pooled @ weight[..., :B] + bias[..., :B]  # (N,H,B,B)
-        is_used = None if real is None else real.any(-1)  # (N,B)
-        R = self.normalise(scores / self.temperature, is_used)
+        has_real = None if real is None else real.any(-1)  # (N,B)
+        R = self.normalise(scores / self.temperature, has_real)
 
         # Each block is one vector of b D or b E numbers.
         mixed_k = R @ k.flatten(3)
@@ -100,18 +100,19 @@ class Sinkhorn(Attention):
     def normalise(
         self,
         scores: Float[Tensor, "N H B B"],
-        real: Bool[Tensor, "#N B"] | None,
+        has_real: Bool[Tensor, "#N B"] | None,
     ) -> Float[Tensor, "N H B B"]:
         """Compute R; the columns of blocks without a real token are zero."""
-        if real is None:
+        if has_real is None:
             num_blocks = scores.shape[-1]
-            real = scores.new_ones(1, num_blocks, dtype=torch.bool)
-        is_column = real[:, None, None]  # (N or 1,1,1,B)
+            has_real = scores.new_ones(1, num_blocks, dtype=torch.bool)
+        is_column = has_real[:, None, None]  # (N or 1,1,1,B)
         if not self.iterations:
             return scores.masked_fill(~is_column, MIN_SCORE).softmax(-1)
 
-        # Sinkhorn steps in logarithms. Rows of padded blocks would otherwise count in the sums of columns.
-        is_row = real[:, None, :, None]  # (N or 1,1,B,1)
+        # Sinkhorn steps in logarithms. Rows of blocks without a real token are masked too, since they would count in
+        # the sums of columns.
+        is_row = has_real[:, None, :, None]  # (N or 1,1,B,1)
         is_pair = (is_column & is_row).expand_as(scores)
         for _ in range(self.iterations):
             for dim in (-1, -2):

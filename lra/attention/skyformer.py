@@ -24,9 +24,10 @@ class Skyformer(Attention):
         3. M⁻¹ = R^-½ pinv(R^-½ M R^-½) R^-½ with the row sums R of M
         4. out = κ(Q,S) M⁻¹ κ(S,K) V                                                       (N,H,L,E)
 
-    κ(Q,K) is a block of one kernel matrix over queries and keys together, whose Nyström approximation this is. Half of
-    the landmarks are queries, half are keys, drawn uniformly and with replacement among the real tokens, at the same
-    positions in every head. Nothing is normalised: weights of a query do not sum to one. O(L m (D + E) + m³) time.
+    κ(Q,K) is a block of one kernel matrix over queries and keys together; κ(Q,S) M⁻¹ κ(S,K) is the same block of the
+    matrix's Nyström approximation. Half of the landmarks are queries, half are keys, drawn uniformly and with
+    replacement among the real tokens, at the same positions in every head. Nothing is normalised: weights of a query do
+    not sum to one. O(L m (D + E) + m³) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

@@ -22,7 +22,7 @@ class Sparse(Attention):
     every j = i (mod l).
 
     ``fixed``, with b = block and c = summary: query i sees its own block of b positions, and in every block the
-    positions 0 and b - c .. b - 1.
+    positions 0 and b - c .. b - 1: the paper's residues b - c, ..., b, where b counts as 0 as in the released LRA code.
 
     O(L (l + L / l) D) time for ``strided``, L√L D at l = √L; O(L (b + L c / b) D) time for ``fixed``, quadratic with a
     small constant for a fixed b.

@@ -21,9 +21,9 @@ from .base import Mixer, Sizes, as_attn_mask, merge_heads, split_heads
 class Synthesizer(Mixer):
     """softmax(S) v with one S (L,L) per head, a function of single tokens or of positions.
 
-    The official LRA configurations name Factorised without q kᵀ for Text, and Random for Image and Pathfinder. The
-    training script of Text does not pass its options to the encoder, whose defaults are Random with q kᵀ, so on every
-    task the released code runs attn=synthesizer_random attn.dot_product=true.
+    The encoder of the official LRA code is Random with q kᵀ by default. The configurations of Image and Pathfinder name
+    Random too. The configuration of Text names Factorised without q kᵀ, but its training script does not pass these
+    options to the encoder. So on every task the released code runs attn=synthesizer_random attn.dot_product=true.
 
     Args:
         sizes: its dropout acts on the weights.

@@ -16,14 +16,14 @@ from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
 class TransformerLS(Mixer):
     """One softmax over ``rank`` compressed keys (long-range) and a window of tokens (short-term, section 3).
 
-        1. k, v = LN_l(x W_k), LN_l(x W_v)     one LayerNorm over all heads together
+        1. k, v = LN_1(x W_k), LN_1(x W_v)     one LayerNorm over all heads together
         2. P = softmax over the tokens of x W_p, the dynamic projection                    (N,H,rank,L)
-        3. k', v' = LN_s(P k), LN_s(P v)       the second LayerNorm                        (N,H,rank,D)
+        3. k', v' = LN_2(P k), LN_2(P v)       the second LayerNorm                        (N,H,rank,D)
         4. out_i = softmax(q_i [k', k_near]ᵀ / √D) [v', v_near],   near: the window of token i
 
     Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
     either side. Padding has no weight in the windows and in P. Step 4 gives zero for padded queries. W_p has no bias,
-    which would add the same to every token. O(L (rank + window) D) time.
+    because the softmax over tokens cancels a number that is added to all of them. O(L (rank + window) D) time.
 
     Args:
         sizes: its dropout acts on the weights.
@@ -49,7 +49,7 @@ class TransformerLS(Mixer):
         width = heads * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width)
         self.project = nn.Linear(dim, heads * rank, bias=False)
-        # LN_l and LN_s.
+        # LN_1 and LN_2; the released code calls them dual_ln_l and dual_ln_s.
         self.token_norm = nn.LayerNorm(width)
         self.compressed_norm = nn.LayerNorm(width)
         # The module holds the filters; ``convolve_sequence`` applies them.
@@ -116,7 +116,7 @@ class TransformerLS(Mixer):
         P: Float[Tensor, "N H rank L"],
         x: Float[Tensor, "N H L D"],
     ) -> Float[Tensor, "N H rank D"]:
-        """Compute LN_s(P x)."""
+        """Compute LN_2(P x)."""
         compressed = merge_heads(P @ x)  # (N,rank,H D)
         normed = self.compressed_norm(compressed)
         return split_heads(normed, self.sizes.heads)

@@ -16,7 +16,7 @@ from ..config.compose import compose, config_dirs, mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Compile, Device, Name, Number, Precision, Some, Threads, Trainer
-from ..options import Least, Positive, Range, Whole
+from ..options import NonNegative, Positive, Range, Whole
 from .measure import Clock
 
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")  # mechanisms=all
@@ -65,7 +65,7 @@ class BenchOptions(Options):
     trainer: Trainer | None = None
     repeats: Positive
     warmup: Whole
-    sample_ms: Least
+    sample_ms: NonNegative
     clock: Clock
     # Limits of the time, steps of a profile, and the record.
     limit: Annotated[Number, Range(above=0)] | None

@@ -177,7 +177,7 @@ def build_longformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
         hidden_size=DIM, num_attention_heads=HEADS, attention_window=[256], attention_probs_dropout_prob=0.0
     )
     peer = without_projections(LongformerSelfAttention(config, 0), "query", "key", "value")
-    # It scales queries in place, so they are a copy of the tokens.
+    # The peer scales its queries in place, so they must be a copy of the tokens.
     peer.query = Copy()
     is_masked = torch.zeros(batch, n, dtype=torch.bool)
     masks = {"attention_mask": is_masked.to(dtype), "is_index_masked": is_masked, "is_index_global_attn": is_masked}

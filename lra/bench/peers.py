@@ -142,7 +142,7 @@ def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[st
     except Exception as error:
         return [*cells, "-", "-", "-", "-", failure(error)]
 
-    # Both are timed in turn. An error of one of them is its status.
+    # Time both in turn. An error in either one is the last cell of the row.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
     measured = measure(steps, repeats=repeats, clock="cpu")
     mechanism = measured["mechanism"]

@@ -223,7 +223,8 @@ def model_step(
         model.compile(dynamic=False, mode=GRAPHS if with_graphs else None)
     batches = cycle(_batches(experiment, source, device, num_parts))
     rounded = partial(autocast, device, dtype)
-    # As in a training; Dynamo does not trace the emulation.
+    # As in a training: bfloat16 products are computed in float32 on a CPU without bfloat16 instructions, unless
+    # torch.compile is used, since Dynamo does not trace ``ProductsInFloat32``.
     products = partial(bf16_products, device, "fp32" if compiled else dtype)
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 
 
 def is_user_error(error: Exception) -> bool:
-    """Whether an error is one that a user can mend, so that one line is enough."""
+    """Whether a user can correct an error, so that its message is shown without a traceback."""
     return isinstance(error, USER_ERRORS) or is_out_of_memory(error)
 
 
@@ -63,7 +63,7 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
         error: error that the mistake led to.
         overrides: overrides of the command line, which are searched for a misspelt group.
     """
-    # The first cause says most: a ValueError of the suite, an unknown key, an unknown choice of a group.
+    # The earliest cause is the most specific: a ValueError of the suite, an unknown key, an unknown choice of a group.
     for cause in _causes(error):
         if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
             return _unknown_option(cause.full_key, cause.parent_node or {})
@@ -92,7 +92,7 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
     if text.startswith("Ambiguous value for argument"):
         argument = text.split("'")[1]
         return f"{argument}: several values need -m, which starts a run for each; quote a value that contains a comma"
-    # A word that is not an option.
+    # An argument without "=".
     if "missing EQUAL" in text:
         argument = text.split("'")[1]
         return f"{argument}: an option has the form <name>=<value>, such as task=listops"
@@ -100,7 +100,7 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and the errors that led to it, the first of them first."""
+    """An error and the errors that led to it, the earliest first."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     # An exception that was raised again can be in its own chain.

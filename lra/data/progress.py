@@ -55,10 +55,11 @@ def live_line() -> LiveDisplay:
 
 
 def _foreground() -> bool:
+    """Whether this process may draw on the terminal: it is no child of multiprocessing and no background job."""
     if multiprocessing.parent_process():
         return False
-    # A process in the background of a shell is in another group than the terminal's.
-    # The terminal may be of another session, and the stream may have no descriptor.
+    # The process group of the terminal is the foreground job. An error means that the terminal belongs to another
+    # session or that stderr has no descriptor: nothing shows that this process is in the background.
     with suppress(OSError, ValueError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

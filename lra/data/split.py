@@ -13,7 +13,10 @@ from torch import Tensor
 
 
 class ExampleChunk(NamedTuple):
-    """A chunk of n examples: tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32."""
+    """A chunk of n examples with T sequences each, 2 for pairs of texts and else 1.
+
+    tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32.
+    """
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -38,7 +41,14 @@ class Examples(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split: tokens (total,) or (total, F), offsets (n * T + 1,) int64, labels (n,), T = towers."""
+    """One split of n examples with T sequences each.
+
+    Args:
+        tokens: all sequences, one after the other, (total,) or (total, F).
+        offsets: the start of each sequence in ``tokens``, then the end of the last one, (n * T + 1,) int64.
+        labels: labels (n,).
+        towers: T, 2 for pairs of texts and else 1.
+    """
 
     tokens: Tensor
     offsets: Tensor

@@ -42,7 +42,8 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    # For files, version 0.2.0 fitted the first examples. A new file name keeps its cached scores from being read.
+    # Version 0.2.0 fitted the first examples of files, too. This key changes the name of the cache file, so that its
+    # scores are not read.
     if not _is_shuffled(data.source):
         options["fitted"] = "drawn"
     identity = options | {"source": data.source.provenance}
@@ -74,7 +75,7 @@ def fit(
     outputs: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
-    """Train an MLP on these features; compute the test score of the epoch with the best validation score.
+    """Train an MLP on the counts of ``features``; return the scores of the epoch with the best validation score.
 
     The result is deterministic, and torch's global CPU generator is left as it was.
 
@@ -109,8 +110,8 @@ def fit(
         with torch.random.fork_rng(devices=[]):
             for run, rate in enumerate(RATES):
                 torch.manual_seed(0)
-                num_ids = inputs["train"].shape[1]
-                hidden = nn.Linear(num_ids, HIDDEN)
+                num_features = inputs["train"].shape[1]
+                hidden = nn.Linear(num_features, HIDDEN)
                 head = nn.Linear(HIDDEN, outputs)
                 model = nn.Sequential(hidden, nn.GELU(), head)
                 optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
@@ -157,7 +158,8 @@ def fitted_examples(data: TaskData, split: str) -> Tensor:
 
 
 def _is_shuffled(source: Source) -> bool:
-    """Whether the examples are generated one by one. Files may be sorted by label, as IMDb's reviews are."""
+    """Whether the examples are in random order: generated ones are; files may be sorted by label, as IMDb's are."""
+    # With data.release, a generated task is read from its official files.
     return source.generated and "release" not in source.provenance
 
 

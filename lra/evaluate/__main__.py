@@ -55,7 +55,7 @@ def evaluate(options: EvaluateOptions) -> None:
         ValueError: there is no run, ``collect`` lacks the study or a run, or some runs could not be scored; the message
             names each with its reason.
     """
-    # Read the commit before the runs are scored, during which the checkout may change.
+    # Read the commit now, and so cache it: the checkout may change while the runs are scored.
     git_commit()
     device = devices.select_device(options.device)
     devices.prepare_process(device, options.threads)

@@ -47,7 +47,7 @@ class ExampleHashes:
 
 
 def _hash_examples(data: TaskData, split: str) -> Iterator[bytes]:
-    """Yield a 128-bit hash of the tokens of each example that the model reads."""
+    """Yield a 128-bit hash of each example, computed from the tokens that the model reads."""
     examples = data.splits[split]
     for index in torch.arange(len(examples)).split(CHUNK):
         tokens, mask = examples.gather(index, data.limit, data.limit)
@@ -98,6 +98,7 @@ def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experime
     task = experiment.task.name
     if not experiment.data_source().generated or "seed" not in source.options:
         raise ValueError(f"{run.path}: {task} has no generator with a seed; only generated tasks can be scored")
+    # Raises ValueError for a metric that is not a mean.
     mean_metric(run, experiment)
     if source.options["seed"] == FRESH_SEED:
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")

@@ -106,7 +106,8 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
 
     Raises:
         Unreadable: the source is missing or cannot be opened.
-        OSError: the source cannot be read to its end, or the copy cannot be written; it names ``target``.
+        OSError: the source cannot be read to its end, or the copy cannot be written; it names ``target`` or the
+            temporary file next to it.
     """
     with replacing(target) as part, opened(source) as file:
         with open(part, "wb") as into:
@@ -116,7 +117,11 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of a disk, in the run directory or elsewhere, into a ValueError with the file and the remedy."""
+    """Turn an OSError that a user can fix (``FIXABLE``) into a ValueError with the file and the remedy.
+
+    Args:
+        path: path for the message if the error names no file.
+    """
     try:
         yield
     except OSError as error:

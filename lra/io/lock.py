@@ -44,12 +44,12 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
 
     Args:
         path: path of the lock.
-        waiting: called once with the owner if another process holds the lock; then the lock is waited for. None raises
-            Held instead.
+        waiting: called once, with the owner, if another process holds the lock; after that, wait for the lock. None:
+            raise Held instead of waiting.
 
     Raises:
         Held: another process holds the lock, and ``waiting`` is None.
-        OSError: the folder of the lock cannot be written.
+        OSError: the folder of the lock cannot be written, or its file system has no locks.
     """
     owner = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
     attempts = 0
@@ -72,7 +72,7 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
 
 
 def holder(path: Path) -> Owner | None:
-    """The process that holds a lock, None without one."""
+    """Return the process that holds a lock; None if no process does."""
     # A file system without locks has no holders.
     with contextlib.suppress(Unreadable, OSError), opened(path) as file:
         try:

@@ -69,7 +69,7 @@ def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
     Args:
         kind: the dataclass.
         path: path of the file.
-        name: name of the kind of file, for the message.
+        name: what the file should be, for the message, such as "a fresh-test result".
         remedy: remedy, for the message.
 
     Raises:
@@ -173,7 +173,7 @@ def _parse_tree(text: bytes) -> dict[str, Any]:
     try:
         tree = json.loads(text)
         form = tree.get("form")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise Unreadable(f"it is not a JSON object: {str(error)[:100]}") from None
     if form != FORM:
         reason = "another version wrote it; versions before 0.2 wrote no format number"

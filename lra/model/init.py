@@ -16,8 +16,8 @@ def lecun_normal_(model: nn.Module) -> None:
     ``PixelEmbedding`` counts as a linear map of one number. The token table of ``TokenEmbedding`` gets truncated normal
     numbers with the standard deviation ``std`` of the embedding, also in the row of padding unless ``padding=zero``.
     Position tables, and a token table with ``bound``, are unchanged. Linear maps that a mechanism initialises itself,
-    such as the decays of LION and the step sizes of Mamba, are replaced too: published recipes use it with S5 and LRU
-    only.
+    such as LION-S's map to its decays and Mamba's map to its step sizes, are overwritten too, so published recipes use
+    ``lecun`` with S5 and LRU only.
 
     Args:
         model: model, changed in place.

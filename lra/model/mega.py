@@ -180,6 +180,8 @@ class EMA(Checked, nn.Module):
 
         h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
 
+    The letters are the released code's: the paper writes α for p, δ for sigmoid(α) and η for γ.
+
     So y is a convolution with a sum of exponentials, Σ p β γ q^lag / √ndim. It is computed by FFT in O(d L log L) time
     per sequence, in float32 or wider, after O(d ndim T) for a kernel of T lags. Padding counts as zero in y.
 

@@ -32,7 +32,7 @@ def uses_kernels(impl: Impl) -> bool:
 
 
 def check_kernels(impl: Impl, *, count: int, head_dim: int, value_dim: int, pinv: Inverse) -> None:
-    """Raise ValueError if ``impl`` is a Triton kernel and triton is missing, or a size or the inverse is not supported.
+    """For ``triton*``, raise ValueError if triton is missing or a size or the inverse is not supported.
 
     Args:
         impl: implementation.
@@ -223,8 +223,8 @@ def landmark_product(
             ``bias``, and returns None for R v. ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
 
     Returns:
-        C U⁺ R v, in float32 or wider for eager, else in the dtype of v; and R v, which is in float32 too if float16 may
-        overflow. O(L c (D + E) + c³) time.
+        C U⁺ R v, and R v, which is None for ``triton*``. For eager both are in float32 or wider, otherwise in the dtype
+        of v, except that R v is in float32 if U⁺ R v may overflow float16. O(L c (D + E) + c³) time.
     """
     if uses_kernels(impl):
         from . import triton as kernels

@@ -37,14 +37,15 @@ def boundary_states(
     Args:
         decay: factor over a whole chunk, one for the state or one for each of its D rows.
         increments: what a chunk adds to the state by its end.
-        reverse: start from the last chunk; the state is then the one after each chunk.
+        reverse: start from the last chunk, and compute the state after each chunk from the chunks that follow it:
+            S_b = decay_(b+1) S_(b+1) + increment_(b+1), with 0 for the last one.
     """
     return _boundary_states(decay, increments, reverse)
 
 
 @operator("boundary_states")
 def _boundary_states(decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
-    """Compute the state before each chunk, or after it from the last one: two tensor operations for each chunk."""
+    """Compute ``boundary_states`` by a loop with two tensor operations for each chunk."""
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
     states = torch.zeros_like(increments)

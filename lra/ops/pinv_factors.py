@@ -1,6 +1,7 @@
-"""The factors of the cubic iteration, applied to a matrix one after the other (see ``pinv.pinv_matmul``).
+"""The factors g(E_k) of the cubic iteration, applied to a matrix y one after the other.
 
-G matrices of c x c: a = m / √s (G,c,c), y (G,c,E), E_k = I - m Z_k, g(E) = I + E + E² + E³ / 4.
+g(E) = I + E + E² + E³ / 4, and E_k = I - m Z_k is the residual of step k. ``pinv.pinv_matmul`` derives the factors; it
+defines the matrix m, its largest column sum s and Z_k. For G matrices: a = A = m / √s (G,c,c), y (G,c,E).
 """
 
 from typing import Any

@@ -90,7 +90,7 @@ def select(
     for_queries, for_keys = pairs[options.pairing]
     is_shared = for_queries is for_keys
 
-    if fused and options.score in FUSED_SCORES:
+    if fused and layout is None and options.score in FUSED_SCORES:
         second = None if is_shared else for_keys
         scores = _fused_scores(for_queries, second, mask, options)  # (1 or 2,N,H,L)
         index = scores.topk(count, sorted=False).indices

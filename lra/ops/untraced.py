@@ -11,7 +11,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def untraced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the function, excluded from compilation in forward and backward pass while torch.compile traces.
+    """Return the function; while torch.compile traces, a wrapper that stays uncompiled in forward and backward pass.
 
     torch.compile would unroll a loop over tokens, and compile a size such as ceil(√L) again for every length. As a
     decorator, ``torch.compiler.disable`` would import the compiler and Triton with the module.

@@ -18,7 +18,7 @@ from .precision import is_slow_fused
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
 
-# Lengths are padded to a multiple, because 16-bit products are compiled for every shape.
+# Padded lengths are multiples of this, so that there are few shapes: 16-bit products are compiled for every shape.
 MULTIPLE = 64
 
 
@@ -40,7 +40,7 @@ def attend_packed(
     out = []
     sequences = zip(layout.sequences(q), layout.sequences(k), layout.sequences(v), strict=True)
     for sequence in sequences:
-        # The fused kernel takes a batch of one.
+        # The fused kernel needs a batch dimension.
         q_i, k_i, v_i = (x[None] for x in sequence)
         out_i = F.scaled_dot_product_attention(q_i, k_i, v_i, dropout_p=dropout_p)
         out.append(out_i[0])
@@ -55,7 +55,7 @@ def attend_thin(
     v: Float[Tensor, "Nk H j E"],
     layout: "VarlenLayout",
 ) -> Float[Tensor, "Nq H i E"]:
-    """Compute ``attend_packed`` for few queries or few keys: faster in bfloat16 on a CPU, by a map in memory."""
+    """Compute ``attend_packed`` for few queries or few keys, in bfloat16 on a CPU by a materialised map for speed."""
     if not is_slow_fused(q):
         return attend_packed(q, k, v, layout)
     # Scale the smaller operand.

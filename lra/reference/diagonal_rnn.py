@@ -7,7 +7,8 @@ One sequence u (L, H). The state x has P complex entries and a diagonal transiti
          each conjugate pair is stored (S5, section 3 and appendix B)                         (2)
     LRU: Λ̄_j = exp(-exp(ν_j) + i exp(θ_j)), B̄ = exp(γ) B (LRU, sections 3.3 and 3.4)          (3)
 
-Numbers refer to this list. A loop takes O(L P H) time; the papers use a parallel scan.
+Numbers refer to this list. ν, θ and γ are the LRU paper's ν^log, θ^log and γ^log. A loop takes O(L P H) time; the
+papers use a parallel scan.
 """
 
 import torch

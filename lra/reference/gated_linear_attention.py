@@ -3,7 +3,9 @@
     S_t = diag(exp(g_t)) S_(t-1) + k_t v_tᵀ
     o_t = scale q_tᵀ S_t
 
-Source: Yang et al. 2023 (GLA), eq. 3.
+GLA has exp(g) = α. HGRN2 has exp(g) = f, k = 1 - f and scale = 1.
+
+Sources: Yang et al. 2023 (GLA), eq. 3; Qin et al. 2024 (HGRN2), section 3.2.
 """
 
 import torch

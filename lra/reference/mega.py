@@ -11,7 +11,8 @@ One sequence of n tokens, X (n, d); hidden width v, attention width z; N average
     Y + W_2 SiLU(W_1 norm(Y))                                                                (6)
 
 Numbers refer to this list. f is softmax with τ = √z, or the Laplace function with τ = n, the length of a chunk in
-MEGA-chunk. The functions below have no normalisation, no dropout and no feed-forward layer: step 6 is not here.
+MEGA-chunk. The functions below have no normalisation, no dropout and no step 6. Letters are the released code's: the
+paper writes α for p, δ for sigmoid(α), η for γ, γ for SiLU(R) and φ for sigmoid(u).
 """
 
 import math
@@ -37,8 +38,7 @@ def damped_ema(
     root_N = math.sqrt(h.shape[1])
     y = []
     for x_t in x:
-        write = p * beta * x_t[:, None]
-        h = decay * h + write  # (d, N)
+        h = decay * h + p * beta * x_t[:, None]  # (d, N)
         y_t = (gamma * h).sum(dim=1) / root_N
         y.append(y_t)
     return torch.stack(y)

@@ -3,6 +3,8 @@
     S_t = exp(g_t) S_(t-1) + k_t v_tᵀ        (state, D x E)
     o_t = scale q_tᵀ S_t                     (output)
 
+RetNet has g = log γ. Mamba-2 has q = C, k = B, v = Δ u, g = Δ A and scale = 1.
+
 LION multiplies the decays of tokens j to i - 1; this recurrence multiplies the decays of tokens j + 1 to i. So LION is
 this recurrence with g_(t-1) instead of g_t; from the right, with g_(t+1).
 

@@ -19,14 +19,14 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 
-def lin_frequencies(N: int) -> Complex[Tensor, "half"]:
+def lin_eigenvalues(N: int) -> Complex[Tensor, "half"]:
     """Initialise A_n = -1/2 + i π n for n < N/2, S4D-Lin (section 4)."""
     n = torch.arange(N // 2, dtype=torch.float64)
     real = torch.full_like(n, -0.5)
     return torch.complex(real, math.pi * n)
 
 
-def inv_frequencies(N: int) -> Complex[Tensor, "half"]:
+def inv_eigenvalues(N: int) -> Complex[Tensor, "half"]:
     """Initialise A_n = -1/2 + i N/π (N / (2n + 1) - 1) for n < N/2, S4D-Inv (section 4)."""
     n = torch.arange(N // 2, dtype=torch.float64)
     real = torch.full_like(n, -0.5)

@@ -1,7 +1,7 @@
 """Diagonal recurrences with varying decays: Mamba's selective scan, and the scan of RG-LRU, minGRU and minLSTM.
 
 Sources: Gu and Dao 2023 (Mamba), eq. 2 and algorithm 2, with B̄ = Δ B (Euler's rule) as released instead of eq. 4;
-De et al. 2024 (Griffin), eq. 4.
+De et al. 2024 (Griffin), eq. 4; Feng et al. 2024 (minGRU, minLSTM), section 3.
 """
 
 import torch
@@ -51,13 +51,16 @@ def selective_scan_two_sided(
     forward = selective_scan(u, delta, A, B, C)
     u_reversed, delta_reversed, B_reversed, C_reversed = (x.flip(1) for x in (u, delta, B, C))
     backward = selective_scan(u_reversed, delta_reversed, A, B_reversed, C_reversed)
-    maps = (B * C).sum(-1, keepdim=True)
-    self_output = delta * u * maps
+    B_dot_C = (B * C).sum(-1, keepdim=True)
+    self_output = delta * u * B_dot_C
     return forward + backward.flip(1) - self_output
 
 
 def diagonal_recurrence(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
-    """Compute x_t = exp(g_t) x_(t-1) + u_t for each channel, token by token."""
+    """Compute x_t = exp(g_t) x_(t-1) + u_t for each channel, token by token.
+
+    RG-LRU: exp(g) = a and u = √(1 - a²) i x. minGRU: exp(g) = 1 - z and u = z h̃. minLSTM: exp(g) = f' and u = i' h̃.
+    """
     state = torch.zeros_like(inputs[:, 0])
     states = []
     for t in range(inputs.shape[1]):

@@ -111,10 +111,10 @@ def normalised_attention(
     init: str = "softpp",
     ridge: float = 0.0,
 ) -> Float[Tensor, "n e"]:
-    """Compute SOFT++ attention, steps 2, 3 and 5. D scales the inverse from both sides; A is inverted as it is."""
+    """Compute SOFT++ attention, steps 2, 3 and 5. D^-½ scales the inverse from both sides; A itself is not scaled."""
     P = gaussian_kernel(Q_tilde, Q)  # (m, n)
     A = gaussian_kernel(Q_tilde, Q_tilde)  # (m, m)
-    D = torch.diag(A.sum(dim=1) ** -0.5)  # (m, m)
+    root_D_inverse = torch.diag(A.sum(dim=1) ** -0.5)  # D^-½, (m, m)
     A_inverse = newton_inverse(A, steps, init, ridge)  # (m, m)
-    DPV = D @ (P @ V)  # (m, e)
-    return P.T @ (D @ (A_inverse @ DPV))
+    scaled_PV = root_D_inverse @ (P @ V)  # (m, e)
+    return P.T @ (root_D_inverse @ (A_inverse @ scaled_PV))

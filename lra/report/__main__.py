@@ -77,6 +77,8 @@ def report(options: ReportOptions) -> None:
     files = "index.html, report.md, main.tex, tables, figures"
     if benchmarks:
         files += ", efficiency"
+    if any(chapter.pictures for chapter in boards):
+        files += ", board"
     print(f"written to {out}: {files}")
     if "wandb" in options.logger:
         publish(options.logger["wandb"].options, studies, chapters, out, figures)

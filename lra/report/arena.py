@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 
 from ..console import plural
+from ..results.figures import Picture
 from ..results.paper_values import TITLES, PrintedValue, training_of
 from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
@@ -10,6 +11,8 @@ from ..runs.reader import CONTROL
 from ..runs.record import on_cpu
 from .arena_compare import gap_section, pair_table, precision, precision_table
 from .arena_entries import ArenaEntry, entries, fresh_cell, gain_cell, gains_are_fresh, score_text, seeds_text
+from .plots import seed_points
+from .plots.seed_points import SeedScores
 
 # Sources whose values are preferred, in this order, among values that all are or all are not for the two-layer encoder.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
@@ -84,6 +87,24 @@ def readme(studies: Studies) -> str:
     if parts:
         parts.append(README_LEGEND)
     return "\n\n".join(parts)
+
+
+def pictures(studies: Studies) -> list[Picture]:
+    """Make a picture of every seed for each task whose lines are all scored on the same fresh examples."""
+    task_pictures = []
+    for task, lines in entries(studies).items():
+        if not all(entry.fresh for entry in lines) or not gains_are_fresh(lines):
+            continue
+        points = []
+        for entry in lines:
+            scores = [result.fresh_test for result in entry.fresh.values()]
+            points.append(SeedScores(entry.name, scores, entry.row.num_failed, entry.row.chance))
+        caption = (
+            f"accuracy of every seed on {_fresh_sizes(lines)} fresh examples of {TITLES[task]}, best mean first; "
+            "dotted: the best constant answer"
+        )
+        task_pictures.append(Picture(f"arena/{task}", caption, seed_points.draw_figure, {TITLES[task]: points}))
+    return task_pictures
 
 
 def section(studies: Studies) -> str:

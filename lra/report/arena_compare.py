@@ -39,7 +39,8 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     Returns:
         The table; None without two mechanisms that have two seeds each.
     """
-    # The usual training of the two-layer encoder, whose line has no remark, with a spread over seeds.
+    # Lines of the usual training of the two-layer encoder, named by the bare label (others have a remark, such as
+    # "longer training"), with a spread over seeds.
     compared = []
     for entry in lines:
         is_compared = entry.row.label.startswith("cur_") or entry.row.label == EXACT

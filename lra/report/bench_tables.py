@@ -14,12 +14,14 @@ from .bench_groups import MEBIBYTE, Group, groups, growth, label, three_digits
 # A group of several lengths with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60
 LEGEND = (
-    "ms: median of n samples; spread: (largest - smallest) / median. MB: units of 2^20 bytes, of the peak memory "
+    "ms: median of the samples; spread: (largest - smallest) / median. MB: units of 2^20 bytes, of the peak memory "
     "allocated during a call, without parameters, optimiser state and inputs, which all contestants hold at the same "
     "time. GB/s, TFLOP/s: bytes that any attention has to move and FLOPs of its matrix products, per time; roofline: "
-    "their time at the machine's measured copy bandwidth and matmul rate. growth: exponent of n over the last "
-    "three lengths. parameters: of the layer, projections included; of a whole block (mega, luna, dba) with its "
-    "feed-forward layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger n. state: "
+    "their time at the machine's measured copy bandwidth and matmul rate. growth, MB growth: exponents of n in the "
+    "time and in the memory, over the last three lengths; claimed: exponent of the time that the authors claim or that "
+    "their formulas give, 1 if unknown. parameters: of the layer, projections included; of a whole block (mega, luna, "
+    "dba) with its feed-forward layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger "
+    "n. state: "
     "real numbers that the layer carries from one token to the next in one direction, over all heads; - without a "
     "recurrence."
 )
@@ -177,14 +179,14 @@ def _details(group: Group) -> Table:
         line["status"] = "" if row.status == "ok" else row.status
         lines.append(line)
 
-    # Other columns than ms without any value are left out.
+    # Leave out columns without any value, except ms.
     for name in list(lines[0]):
         if name != "ms" and not _has_content(lines, name):
             for line in lines:
                 del line[name]
     about = _about(group.source)
     reference = group.source.choices.get("reference")
-    # Without a time of the reference, there is no such column.
+    # The column "speed" exists only if the reference was timed.
     if "speed" in lines[0]:
         about += f"; speed and memory relative to {reference}"
     return _table(group.title, about, lines)

@@ -213,7 +213,7 @@ def _shared_facts(lines: list[Line]) -> dict[str, str]:
     shared = {}
     for key in FACTS:
         values = {line.facts.get(key, "") for line in lines}
-        # A row without a fact does not contradict the others, but "not pretrained" and "the official data" do.
+        # An empty fact agrees with any value, except in these two: there it means "not pretrained", "official data".
         if key not in ("pretrained", "data"):
             values -= {""}
         if len(values) != 1:

@@ -76,7 +76,8 @@ def _footnote_mark(index: int) -> str:
 def format_table(table: Table, width: float = TEXT_WIDTH) -> str:
     """Format a table as one or more floats, which need array, booktabs and siunitx.
 
-    Columns beyond the width go below the others, next to the first column again, and to the second if it holds text.
+    Columns that do not fit the width go into further tabulars below, which repeat the first column, and the second if
+    it holds text.
     Long texts and the notes on published values become footnotes.
 
     Args:
@@ -92,7 +93,8 @@ def format_table(table: Table, width: float = TEXT_WIDTH) -> str:
         legend = f"{legend} {MARKS}"
 
     floats, height = _paginate(columns, table.words, width)
-    # If the legend does not fit into the last float, it gets another one, with the last of several tabulars.
+    # If the legend does not fit into the last float, it moves to another one, with the last tabular unless that is the
+    # only one.
     num_letters = len(legend) + footnotes.length()
     foot_height = FOOT_SCALE * num_letters * LETTER / width
     if height + foot_height > PAGE_LINES:
@@ -121,7 +123,7 @@ def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str
         note = _row_note(cells, in_footnotes)
         marks[first].append(footnotes.mark(note))
         for name in printed:
-            # The notes on our cells are in the page only; notes on published values are printed.
+            # Rows with a label are ours: their notes are in the page only. Notes on published values are printed.
             note = "" if label else cells[name].note
             marks[name].append(footnotes.mark(note))
 

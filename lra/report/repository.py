@@ -71,9 +71,14 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     docs = root / "docs"
     sections = [INTRO.format(title="Results of this repository"), arena.section(studies)]
     board_sections = [INTRO.format(title="Results of the board")]
-    readme_blocks = [arena.readme(studies)]
-    # A section for each study, and the studies that the README shows.
+    readme_blocks = []
     all_pictures = {}
+    for picture in arena.pictures(studies):
+        file_name = _file_name(picture)
+        all_pictures[docs / file_name] = picture
+        readme_blocks.append(f"![{picture.caption}](docs/{file_name})")
+    readme_blocks.append(arena.readme(studies))
+    # A section for each study, and the studies that the README shows.
     for name, rows in studies.items():
         info = about(home / name)
         pictures = {}

@@ -55,18 +55,19 @@ def publish(
     name = f"report of {', '.join(studies)}"
     # A list distinguishes the studies "a, b" from "a" and "b".
     study_list = json.dumps(list(studies)).encode()
-    # Arguments of wandb.init.
+    # Arguments of wandb.init. A removed option has the default of ``integrations.wandb.logger.WandB``.
     init = {
         "project": options["project"],
-        "entity": options["entity"],
-        "tags": options["tags"],
+        "entity": options.get("entity"),
+        "tags": options.get("tags", []),
         "id": hashlib.sha256(study_list).hexdigest()[:16],
         "name": name,
         "group": "report",
         "job_type": "report",
         "config": {"studies": list(studies), "git": git_commit()},
     }
-    run = open_run(init, folder=folder, mode=options["mode"], timeout=options["timeout"], resume=True)
+    mode = options.get("mode")
+    run = open_run(init, folder=folder, mode=mode, timeout=options.get("timeout", 20), resume=True)
     if run is None:
         return
     try:
@@ -91,7 +92,7 @@ def _pictures(figures: Sequence[Path]) -> dict[str, Path]:
             if path.parent.name == name:
                 paths[f"{name}/{path.stem}"] = path
 
-    # All figures have keys of one folder.
+    # All keys begin with figures/, whatever the folder of the file.
     def simplify(name: str) -> str:
         _, _, file_name = name.partition("/")
         return f"figures/{file_name}"

@@ -120,7 +120,7 @@ def family(label: str) -> str:
     kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
     matches = []
     for name, kind in kind_of.items():
-        # Only options and pretraining may follow the name of a control: conv_mixer is none.
+        # Only options and pretraining may follow the name of a control: conv_mixer is not a control.
         separators = "-+" if kind == CONTROL else "_-+"
         if label == name or (label.startswith(name) and label[len(name)] in separators):
             matches.append(name)

@@ -177,7 +177,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         lines = io.StringIO(content(path).decode(), newline="")
         table = csv.DictReader(lines, strict=True)
         return [_parse_line(line) for line in table]
-    except (ValueError, KeyError, TypeError, csv.Error) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
         reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 

@@ -74,8 +74,9 @@ def read(path: Path) -> dict[str, Any]:
     # Re-raise: the message already names the damaged file, which is the record.
     except DamagedRecord:
         raise
-    # PyYAML raises exceptions of these classes for files that are not YAML.
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+    # PyYAML and the check raise exceptions of these classes for files that are not YAML, are nested too deeply, or
+    # hold a list that contains itself.
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         remedy = "delete its folder to run that seed again"
         raise ValueError(f"{path} is not the configuration of a run ({reason}); {remedy}") from None

@@ -167,12 +167,12 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
     Raises:
         ValueError: the file is not a record, or belongs to another run.
     """
-    remedy = "run that seed again, or publish it with the version that made it"
-    run_record = typed_json.parse(RunRecord, path, "a record of a run", f"delete it to {remedy}")
+    remedy = "delete it to run that seed again, or publish it with the version that made it"
+    run_record = typed_json.parse(RunRecord, path, "a record of a run", remedy)
     # What the types of the fields do not express.
     scores = (run_record.val, run_record.test)
     if run_record.status == "done" and None in scores:
-        raise ValueError(f"{path} is not a record of a run (done without a score); delete it to {remedy}")
+        raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
     typed_json.check_seed(path, run_record.seed)
     if fingerprint is not None and run_record.fingerprint != fingerprint:
         raise ValueError(

@@ -23,7 +23,10 @@ def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:
         # After a learning-rate search there may be several controls.
         controls = [group[0] for key, group in groups.items() if key[0] == task and is_control(group)]
         if not controls:
-            reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
+            reason = f"{task} has no control; train attn={CONTROL} with the same settings, three seeds"
+            # Several mechanisms of a task lack the same control.
+            if reason not in reasons:
+                reasons.append(reason)
             continue
         faults = [control_fault(runs[0], control, rates) for control in controls]
         if all(faults):

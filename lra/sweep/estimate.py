@@ -32,7 +32,7 @@ class Estimates:
     """
 
     def __init__(self, root: Path, seconds: float):
-        self.history = [(record, _cost(choices)) for record, choices in history(root)]
+        self.history = [(record, _time_settings(choices)) for record, choices in history(root)]
         self.deadline = time.monotonic() + seconds
 
     def of(self, plan: Plan, choices: dict, *, left: bool) -> tuple[float | None, str]:
@@ -49,8 +49,11 @@ class Estimates:
         """
         # Time of a step: the median of records of this configuration and device, else measured.
         name = device_name(plan.device, plan.processes.count)
-        cost = _cost(choices)
-        records = [r for r, record_cost in self.history if r.device == name and r.step_ms and record_cost == cost]
+        settings = _time_settings(choices)
+        records = []
+        for r, record_settings in self.history:
+            if r.device == name and r.step_ms and record_settings == settings:
+                records.append(r)
         ms: float | None
         if records:
             ms = median(r.step_ms for r in records if r.step_ms)
@@ -77,15 +80,15 @@ class Estimates:
         return ms / 1000 * steps, basis
 
 
-def _cost(choices: dict) -> dict:
+def _time_settings(choices: dict) -> dict:
     """Select the choices on which the time of a step depends."""
     sizes = ("optim.batch", "optim.micro_batch")
-    cost = {}
+    settings = {}
     for key, value in choices.items():
         is_schedule = key.startswith(("optim.", "pretrain."))
         if not is_schedule or key in sizes:
-            cost[key] = value
-    return cost
+            settings[key] = value
+    return settings
 
 
 def _measured(plan: Plan) -> float | None:

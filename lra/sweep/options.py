@@ -9,7 +9,7 @@ from pydantic import Field
 from ..config.base import Section
 from ..config.options import Options
 from ..config.schema import Above, Name, Protocol, Seeds, Some
-from ..options import Least, Whole
+from ..options import NonNegative, Whole
 
 # End of the message for an option that other sweeps do not have.
 SEARCH_ONLY = "works only in sweeps with a learning-rate search, such as sweep=board; in other sweeps, set sweep.grids"
@@ -32,7 +32,7 @@ class SweepFile(Section):
     tasks: Some[str]
     seeds: Seeds
     grids: dict[str, dict[str, Some[Any]]] = Field({})
-    # Axes that are not part of the label, since the names of the tasks show them.
+    # Axes that a task's name shows already, such as task.length in the study of lengths; labels leave them out.
     shown: list[str] = Field([])
     search: Search | None = None
     mechanisms: list[str] = Field([])
@@ -59,7 +59,7 @@ class ManyRunsOptions(Options):
     study: Name | None
     runs: Path
     overrides: list[str]
-    measure: Least
+    measure: NonNegative
     minutes: Above | None
 
     def check(self) -> None:
@@ -70,7 +70,7 @@ class ManyRunsOptions(Options):
 
 class SweepOptions(ManyRunsOptions):
     conf: ClassVar[str] = "sweep"
-    # Overrides for the runs of a sweep with a learning-rate search.
+    # Groups that name the mechanism of a learning-rate search; its planner reads them from the command line.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     sweep: SweepFile
@@ -89,13 +89,13 @@ class SweepOptions(ManyRunsOptions):
             raise ValueError("overrides: the search decides optim.lr; set its rates by sweep.search.rates=[...]")
         if self.sweep.search and "label_keys" in override_keys(self.overrides):
             raise ValueError("overrides: the search decides label_keys; name runs with other options by study=<name>")
+        if not self.sweep.grids and not self.sweep.search:
+            raise ValueError(f"sweep={self.sweep.name} defines no runs: its yaml needs grids or search")
+        if self.mechanisms and not self.sweep.search:
+            raise ValueError(f"mechanisms {SEARCH_ONLY}")
         for text in self.mechanisms:
             if not text.strip():
                 raise ValueError("mechanisms must be names of conf/attn with options, not ''")
             for key in override_keys(text.split()[1:]):
                 if key in SEARCH_KEYS:
                     raise ValueError(f"mechanisms: {text}: {key} is decided by the search; leave it out")
-        if not self.sweep.grids and not self.sweep.search:
-            raise ValueError(f"sweep={self.sweep.name} defines no runs: its yaml needs grids or search")
-        if self.mechanisms and not self.sweep.search:
-            raise ValueError(f"mechanisms {SEARCH_ONLY}")

@@ -55,6 +55,7 @@ class Baselines:
     def first_tokens(self) -> token_baselines.FirstTokens | None:
         """The scores of the first-tokens baseline; None for real labels or features."""
         train = self.data.splits["train"]
+        # The first token of the first example shows whether the inputs are features.
         tokens, _ = train.gather(torch.arange(1), 1)
         if tokens.is_floating_point() or train.labels.is_floating_point():
             return None

@@ -29,7 +29,9 @@ class Diverged(Exception):
 
 
 class Divergence(L.Callback):
-    """Ends a run whose loss or weights are not finite, and reports the first such step, or the evaluation for weights.
+    """Ends a run whose loss or weights are not finite.
+
+    It reports the step of the first such loss or, for weights, of the evaluation that found them.
 
     The loss is checked every CHECK_EVERY steps and before evaluations, the weights at evaluations.
     """

@@ -111,6 +111,7 @@ def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
     batches: list[Batch] = []
     widths = set()
     for batch in itertools.islice(loader, MAX_SEARCHED_BATCHES):
+        # The padded length L: inputs are (B,T,L) or (B,T,L,F).
         width = batch.inputs.shape[2]
         if width not in widths:
             batches.append(batch)

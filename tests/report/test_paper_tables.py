@@ -224,6 +224,8 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
     assert gain.value == pytest.approx(statistics.mean(sides[0]) - statistics.mean(sides[1]))
     assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
+    # nystrom has no fresh test.
+    assert arena.pictures(studies(arena_runs)) == []
 
 
 def test_gain_is_that_of_the_fresh_tests_if_control_has_them(tmp_path):
@@ -233,6 +235,11 @@ def test_gain_is_that_of_the_fresh_tests_if_control_has_them(tmp_path):
             fresh(add(tmp_path, label=label, seed=seed, test=50.0).parent, share, seed, rng)
     gain = cells_by_label(arena_tables(tmp_path)["arena-listops"])["cur_abs"]["gain over mean"]
     assert gain.value == pytest.approx(20, abs=2) and gain.low < 20 < gain.high
+    # The picture has a point for each seed.
+    (picture,) = arena.pictures(studies(tmp_path))
+    (points,) = picture.panels.values()
+    assert {p.label: len(p.scores) for p in points} == {"cur_abs": 3, "mean": 3} and "fresh examples" in picture.caption
+    assert statistics.mean(points[0].scores) - statistics.mean(points[1].scores) == pytest.approx(gain.value)
     edit_fresh(tmp_path / "paper-paper/listops/mean/seed-0", data="others")
     assert texts(arena_tables(tmp_path)["arena-listops"])["cur_abs"]["gain over mean"] == "+0.0"
 

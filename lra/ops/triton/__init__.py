@@ -3,7 +3,7 @@
 With selected queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys excluded from every softmax,
 
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
-    Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
+    Z = cubic(U)    W = Z (R V)    O = C W    and, with copy_rv, O[rows] = R V
 
 in two launches (``streaming_forward``). The first computes R V over keys and values; an additional program for each
 head computes U and Z on chip (``core``). The second computes O over queries; each program computes W first. Backward

@@ -70,7 +70,7 @@ def inner_matrix(
     k += n * k_n + h * k_h
     BK: tl.constexpr = min(BD, 32)
 
-    # Scores, a few features at a time, since registers are short.
+    # Scores, a few features at a time, because registers are scarce.
     s = tl.zeros((BM, BM), tl.float32)
     for first in tl.static_range(0, BD, BK):
         a = load(q + first, row, q_l, row_exists, D - first, BK)  # (BM,BK)
@@ -181,6 +181,7 @@ def inverse_backward(
         M, D, BM, BD, INNER,
     )  # fmt: skip
     j = tl.arange(0, BM)
+    # Pointers to the entries of this head's first matrix in scratch; the others follow, ``tiles.scratch`` in all.
     at = j[:, None] * BM + j[None, :]
     slot = g.to(tl.int64) * M
     if SYMMETRIC:
@@ -195,12 +196,14 @@ def inverse_backward(
     dw = summed(dw_parts, j, g, G, S, M, E, BE)  # (BM,BE)
     product = load(rv + slot * E, j, E, exists, E, BE)  # (BM,BE)
     if SYMMETRIC:
-        # Subtract the mean of the rows of R V; its part of the gradient of Z is a rᵀ.
+        # Split R V into the mean of its rows and the rest. The rest gives ``grad``, the mean gives a rᵀ, where
+        # a = dW mean and r is 1 for each of the M rows.
         rv_mean = tl.sum(product, 0) / M
         product -= tl.where(exists[:, None], rv_mean[None, :], 0.0)
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
         a = tl.sum(dw * rv_mean[None, :], 1)
-        u, du = core_symmetric.backward(grad, a, exists.to(tl.float32), at, STEPS, BM, INNER)
+        r = exists.to(tl.float32)
+        u, du = core_symmetric.backward(grad, a, r, at, STEPS, BM, INNER)
     else:
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)

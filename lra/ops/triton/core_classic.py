@@ -7,7 +7,7 @@ Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such 
 import triton
 import triton.language as tl
 
-from .primitives import dot, first_column, largest_column
+from .primitives import dot, is_largest_column, largest_column_sum
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def factor(p, PRECISION: tl.constexpr):
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
     """Compute Z. Unless ``at`` is None, store U there and, behind room for dU, P and G, the Z before each step."""
     # Z_0 = Uᵀ / s.
-    s = largest_column(u)
+    s = largest_column_sum(u)
     z = tl.trans(u) / s
     if at is not None:
         tl.store(at, u)
@@ -88,11 +88,11 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
 
     # The start: dU += Gᵀ / s, and the gradient of s in the first largest column.
     u = tl.load(u_at)
-    s = largest_column(u)
+    s = largest_column_sum(u)
     grad = tl.trans(tl.load(grad_at))
     row_sums = tl.sum(grad * u, 1)
     total = tl.sum(row_sums[None, :], 1, keep_dims=True)
     pull = total / (s * s)
     du = tl.load(du_at) + grad / s
-    du = du - tl.where(first_column(u), pull, 0.0)
+    du = du - tl.where(is_largest_column(u), pull, 0.0)
     return u, du

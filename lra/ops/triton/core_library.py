@@ -1,4 +1,4 @@
-"""Steps of ``core`` by torch's batched products: many parts are combined, and inverses too large for a chip."""
+"""Steps of ``core`` by torch's batched products: combining many parts, and inverses too large for a chip."""
 
 import torch
 from jaxtyping import Float, UInt8

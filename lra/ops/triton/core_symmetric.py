@@ -24,7 +24,7 @@ P is not recomputed from Z, so its rounding errors grow by up to 13/4 in each st
 import triton
 import triton.language as tl
 
-from .primitives import dot, first_column, largest_column
+from .primitives import dot, is_largest_column, largest_column_sum
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def factor(p, y, PRECISION: tl.constexpr):
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
     """Compute Z. Unless ``at`` is None, store U there and, behind room for G, H and S, Z, P, Y and N of each step."""
     # Z_0 = Uᵀ / s, P_0 = U Z_0.
-    z = tl.trans(u) / largest_column(u)
+    z = tl.trans(u) / largest_column_sum(u)
     p = dot(u, z, PRECISION)
     if at is not None:
         tl.store(at, u)
@@ -125,7 +125,7 @@ def backward(grad, a, r, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: t
 
     # The start: dU = (Gᵀ + 2 H U) / s, and the gradient of s in the first largest column.
     u = tl.load(at)
-    s = largest_column(u)
+    s = largest_column_sum(u)
     grad = tl.load(grad_at) + a[:, None] * r[None, :]
     grad = tl.trans(grad)
     h = tl.load(h_at)
@@ -134,5 +134,5 @@ def backward(grad, a, r, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: t
     total = tl.sum(row_sums[None, :], 1, keep_dims=True)
     pull = total / (s * s)
     du = (grad + 2.0 * hu) / s
-    du = du - tl.where(first_column(u), pull, 0.0)
+    du = du - tl.where(is_largest_column(u), pull, 0.0)
     return u, du

@@ -15,7 +15,7 @@ from ..pinv import cubic
 from . import core, core_library, tiles
 from . import streaming_backward as back
 from . import streaming_forward as fore
-from .operands import Selected, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
+from .operands import Selected, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_args, tile_options
 
 __all__ = ["Selected", "backward", "forward", "run", "sizes"]
 
@@ -48,10 +48,10 @@ def forward(
     scale_log2 = D**-0.5 / math.log(2)
 
     # Where the inverse is computed: next to R V, in a separate launch, or by library products.
-    area = tile_area(size, q, arch)
+    args = tile_args(size, q, arch)
     inverse = inverse_options(steps, q.dtype)
-    on_chip = tiles.on_chip(size["BM"], area[-1])
-    is_fused = on_chip and tiles.fuses_inverse(*area)
+    on_chip = tiles.on_chip(size["BM"], args[-1])
+    is_fused = on_chip and tiles.fuses_inverse(*args)
     z = _new(q, G, M, M) if on_chip else None
     if on_chip and not is_fused:
         run(
@@ -67,7 +67,7 @@ def forward(
         )  # fmt: skip
 
     # R V of S parts of the keys, and Z.
-    tile = tiles.streaming("rv", *area)
+    tile = tiles.streaming("rv", *args)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts = _new(q, S, G, M, E)
@@ -108,7 +108,7 @@ def forward(
 
     # The output, C W, laid out as v.
     out = torch.empty_like(v)
-    tile = tiles.streaming("out", *area)
+    tile = tiles.streaming("out", *args)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
         fore.out_kernel, (G, -(-L // chunk)),
@@ -152,8 +152,8 @@ def backward(
     scale_log2 = scale / math.log(2)
 
     # Through C: dq, and S parts of dW and of the gradient of the selected keys.
-    area = tile_area(size, q, arch)
-    tile = tiles.streaming_backward("c_backward", *area)
+    args = tile_args(size, q, arch)
+    tile = tiles.streaming_backward("c_backward", *args)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     # Allocate each gradient in the layout of its tensor; autograd would copy it otherwise.
@@ -181,7 +181,7 @@ def backward(
         )  # fmt: skip
 
     # Through the inverse: on chip, where ``r_backward_kernel`` computes d(R V), or by library products.
-    on_chip = tiles.on_chip(size["BM"], area[-1])
+    on_chip = tiles.on_chip(size["BM"], args[-1])
     inverse = inverse_options(steps, q.dtype)
     if S > tiles.PARTS or not on_chip:
         dw_parts = dw_parts.sum(0, keepdim=True)
@@ -202,7 +202,7 @@ def backward(
         delta = (drv * rv).sum(-1)
         z = None
         scratch = None
-    is_fused = on_chip and tiles.fuses_inverse(*area)
+    is_fused = on_chip and tiles.fuses_inverse(*args)
     if on_chip and not is_fused:
         run(
             core.inverse_backward, (G,),
@@ -219,7 +219,7 @@ def backward(
         )  # fmt: skip
 
     # Through R: dk, dv and S parts of the gradient of the selected queries. Both passes have the same chunks.
-    tile = tiles.streaming_backward("r_backward", *area)
+    tile = tiles.streaming_backward("r_backward", *args)
     dq_parts = _new(q, S, G, M, D)
     for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
         run(

@@ -80,8 +80,8 @@ def inverse_options(steps: int, dtype: torch.dtype) -> dict:
     }
 
 
-def tile_area(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, int, torch.dtype, int]:
-    """Arguments of the rules in ``tiles``: selected rows, width, dtype, architecture."""
+def tile_args(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, int, torch.dtype, int]:
+    """The arguments of the rules in ``tiles``, such as ``streaming``: selected rows, width, dtype, architecture."""
     width = max(size["BD"], size["BE"])
     return size["BM"], width, q.dtype, arch or tiles.arch(q.device)
 

@@ -62,8 +62,8 @@ def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def keep_bits(x, DROP: tl.constexpr):
-    """Round float32 to nearest even so that the lowest DROP bits of its mantissa are zero."""
+def drop_bits(x, DROP: tl.constexpr):
+    """Round float32 x, ties to even, so that the lowest DROP bits of its mantissa are zero."""
     # Add just less than half of the last bit that remains, and one more if that bit is odd; then cut.
     bits = x.to(tl.int32, bitcast=True)
     is_odd = (bits >> DROP) & 1
@@ -76,7 +76,7 @@ def keep_bits(x, DROP: tl.constexpr):
 @triton.jit
 def cast_like(x, like):
     """Convert float32 x for a product with ``like``'s type; in the interpreter bfloat16 values remain float32."""
-    x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
+    x = drop_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
     return x
 
 
@@ -86,7 +86,7 @@ def dot(a, b, PRECISION: tl.constexpr):
     if not INTERPRETED:
         s = tl.dot(a, b, input_precision=PRECISION)
     elif PRECISION == "bf16x3" and a.dtype == tl.float32:
-        s = tl.dot(keep_bits(a, 8), keep_bits(b, 8), input_precision="ieee")
+        s = tl.dot(drop_bits(a, 8), drop_bits(b, 8), input_precision="ieee")
     else:
         s = tl.dot(a, b, input_precision="ieee")
     return s
@@ -102,7 +102,7 @@ def halves(x, like):
 
 @triton.jit
 def dot_wide(x, y, like, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """Multiply float32 x by y of ``like``'s type; with SPLIT without rounding x to that type."""
+    """Multiply float32 x by y of ``like``'s type: x as a sum of two numbers of that type with SPLIT, else as one."""
     high, low = halves(x, like)
     s = dot(high, y, PRECISION)
     if SPLIT:
@@ -136,14 +136,14 @@ def probabilities(x, cols, bias, scale_log2, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def largest_column(u):
+def largest_column_sum(u):
     """Compute the largest column sum of u as (1,1), not a scalar, which triton 3.7 cannot place in tensor memory."""
     return tl.max(tl.sum(u, 0)[None, :], 1, keep_dims=True)
 
 
 @triton.jit
-def first_column(u):
-    """Whether each column (1,BM) of u is the first with the largest sum."""
+def is_largest_column(u):
+    """Whether each column (1,BM) of u is the one with the largest sum; of equal sums the first counts."""
     sums = tl.sum(u, 0)[None, :]
     largest = tl.max(sums, 1, keep_dims=True)
     j = tl.arange(0, u.shape[1])[None, :]

@@ -38,7 +38,7 @@ TYPES = {kind: f"*{name}" for name, kind in (DTYPES | {"i64": torch.int64, "u8":
 COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "registers", "spilled", "shared")
 
 
-def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> list[tuple]:
+def compile_launches(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> list[tuple]:
     """Compile each launch of the selection scores and of a forward and backward pass with a mask and copied rows.
 
     Args:
@@ -123,8 +123,10 @@ def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, in
         cubin.flush()
         command = [tool, "-res-usage", cubin.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    count = lambda word: int(re.search(rf"{word}:(\d+)", usage).group(1))
-    return count("REG"), max(count("STACK"), count("LOCAL")), compiled.metadata.shared
+    counts = {}
+    for word in ("REG", "STACK", "LOCAL"):
+        counts[word] = int(re.search(rf"{word}:(\d+)", usage).group(1))
+    return counts["REG"], max(counts["STACK"], counts["LOCAL"]), compiled.metadata.shared
 
 
 def chosen(words: list[str]) -> dict[str, tuple[str, ...]]:
@@ -149,7 +151,7 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         points = itertools.product(*choices.values())
         axes = zip(*points, strict=True)
-        for launches in pool.map(partial(rows, kernels=kernels), *axes):
+        for launches in pool.map(partial(compile_launches, kernels=kernels), *axes):
             for row in launches:
                 cells = [f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)]
                 print(*cells, flush=True)

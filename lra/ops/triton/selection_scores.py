@@ -62,15 +62,15 @@ def score_kernel(
     h = (g % H).to(tl.int64)
     i = tl.program_id(1) * BN + tl.arange(0, BN)
     inside = i < L
-    byte = mask + n * L if mask is not None else None
+    example_mask = mask + n * L if mask is not None else None
 
     scores += g.to(tl.int64) * L
     a += n * a_n + h * a_h
-    _score(a, byte, scores, i, inside, a_l, D, BD, SCORE, CLASS)
+    _score(a, example_mask, scores, i, inside, a_l, D, BD, SCORE, CLASS)
     if b is not None:
         b += n * b_n + h * b_h
         scores += G.to(tl.int64) * L
-        _score(b, byte, scores, i, inside, b_l, D, BD, SCORE, CLASS)
+        _score(b, example_mask, scores, i, inside, b_l, D, BD, SCORE, CLASS)
 
 
 def launch_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:

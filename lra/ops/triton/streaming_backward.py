@@ -53,8 +53,8 @@ def c_backward_kernel(
 
     dC = dŌ wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ dŌ, dk = scale dSᵀ q; dŌ is dout, with
     COPY zero in its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many
-    registers. TURNED: compute C as (BM,BN), which suits sums over rows and divides many selected rows among warps;
-    otherwise as (BN,BM), for which a softmax stays within one warp.
+    registers. TURNED: compute C as (BM,BN), as the sums over queries in dW and dk need it, which divides many selected
+    rows among warps; otherwise as (BN,BM), for which a softmax stays within one warp.
     """
     # One program: head g, head h of example n, and one part of the queries.
     g = tl.program_id(0)
@@ -97,12 +97,13 @@ def c_backward_kernel(
         inside = i < end
         x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
         if COPY:
-            is_copied = (i[:, None] == copied[None, :]).to(tl.int32)
-            num_copies = tl.max(is_copied, 1)
-            mixed = inside & (num_copies == 0)
+            matches = (i[:, None] == copied[None, :]).to(tl.int32)  # (BN,BM)
+            is_copied = tl.max(matches, 1)
+            is_product = inside & (is_copied == 0)
         else:
-            mixed = inside
-        y = load(dout, i, o_l, mixed, E, BE)  # (BN,BE)
+            is_product = inside
+        # dŌ: dout, zero in copied rows.
+        y = load(dout, i, o_l, is_product, E, BE)  # (BN,BE)
 
         # Cᵀ again: softmax over the selected keys.
         if TURNED:
@@ -227,9 +228,9 @@ def r_backward_kernel(
         # d(R V) = Zᵀ dW (+ dout[rows]), and rowsum(d(R V) * R V).
         if z is None:
             to_rv = load(drv + slot * E, j, E, valid, E, BE)
-            less = tl.load(delta + slot + j, mask=valid, other=0.0)
+            mean = tl.load(delta + slot + j, mask=valid, other=0.0)
         else:
-            # dWᵀ Z, a few rows of dW and Z at a time, since registers are short.
+            # dWᵀ Z, a few rows of dW and Z at a time, because registers are scarce.
             turned = tl.zeros((BE, BM), tl.float32)
             BK: tl.constexpr = min(BM, 32)
             for first in tl.range(0, BM, BK):
@@ -243,7 +244,7 @@ def r_backward_kernel(
                 dout += n * o_n + h * o_h
                 to_rv += load(dout, at, o_l, valid, E, BE)
             product = load(rv + slot * E, j, E, valid, E, BE)
-            less = tl.sum(to_rv * product, 1)
+            mean = tl.sum(to_rv * product, 1)
 
         # Stream the keys and values.
         high, low = halves(to_rv, dv)
@@ -280,7 +281,7 @@ def r_backward_kernel(
                 dp = dot(high, tl.trans(y), PRECISION)  # (BM,BN)
                 if SPLIT:
                     dp += dot(low, tl.trans(y), PRECISION)
-                centred = dp - less[:, None]
+                centred = dp - mean[:, None]
                 ds = p * centred
 
                 # dk = scale dSᵀ q[rows], dq = scale dS k.

@@ -124,7 +124,7 @@ def rv_kernel(
 
 @triton.jit(do_not_specialize=VARYING)
 def out_kernel(
-    # Inputs, and those that the first program of each head stores.
+    # Inputs. Unless z is None, the first program of each head stores rv, lse and w.
     q, k, z,
     rv_parts, lse_parts,
     rv, lse, w,
@@ -169,7 +169,7 @@ def out_kernel(
     col_ok = is_real(real, at, valid)
     bias = tl.where(col_ok, 0.0, float("-inf"))
 
-    # W = Z (R V), a few columns of Z and rows of R V at a time, since registers are short.
+    # W = Z (R V), a few columns of Z and rows of R V at a time, because registers are scarce.
     j = tl.arange(0, BM)
     slot = g.to(tl.int64) * M
     if z is None:

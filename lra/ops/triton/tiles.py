@@ -19,7 +19,7 @@ class Tile(NamedTuple):
         stages: stages of the software pipeline.
         precision: precision of the streaming products of float32 inputs: ``tf32x3``, three products on tensor cores,
             with about the accuracy of float32, or ``ieee``, without tensor cores.
-        launches: number of launches of a backward kernel, each for a part of its gradients if registers are short.
+        launches: number of launches of a backward kernel, each for a part of its gradients if registers are scarce.
         turned: see ``c_backward_kernel``.
     """
 

@@ -23,6 +23,7 @@ from ...data.token_baselines import answer_tables, beginnings, table_answers
 from ...evaluate.__main__ import find_result
 from ...evaluate.fresh import ExampleHashes, fresh_data, restore_experiments
 from ...evaluate.record import FreshTest
+from ...runs import published
 from ...runs.reader import scan
 from ...runs.run_dir import RunDir
 
@@ -50,11 +51,14 @@ def first_tokens(options: FirstTokensOptions) -> None:
         ValueError: no run has a fresh test, or a result cannot be read.
     """
     records, unreadable = scan(options.runs)
+    if not records:
+        # A task, a label or a seed of a published study.
+        records = {path: run.record for path, run in published.below(options.runs).items()}
     for line in unreadable:
         log(f"skipped: {line}")
     hashes = ExampleHashes()
     # Runs whose fresh tests have the same checksum and whose training data are the same share the examples.
-    by_digest: dict[str, Examples] = {}
+    examples_by_data: dict[str, Examples] = {}
     rows = []
     for folder in sorted(records):
         if records[folder].status != "done":
@@ -71,10 +75,10 @@ def first_tokens(options: FirstTokensOptions) -> None:
         # The most frequent answers belong to the training data.
         provenance = sorted((name, str(value)) for name, value in run.choices.items() if name.startswith("provenance."))
         key = f"{result.data} {provenance}"
-        examples = by_digest.get(key)
+        examples = examples_by_data.get(key)
         if examples is None:
             examples = scored_examples(run, result, str(options.data.root), hashes)
-            by_digest[key] = examples
+            examples_by_data[key] = examples
             rows += comparison_rows(result.task, examples)
         rows.append((result.task, result.label, result.seed, *shares(result.is_correct(), examples)))
     if not rows:

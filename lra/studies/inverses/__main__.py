@@ -128,7 +128,8 @@ def draw_convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: s
 
 
 def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None:
-    """Draw a line for each iteration and m; the legend lists the line styles if there are several sizes m."""
+    """Draw a line for each iteration and, for random tokens, each m; the legend lists the styles of several sizes."""
+    # For random tokens ``at`` is m. For a run it is the step of the best weights, so there is one line style.
     sizes = sorted(set(rows["at"]), reverse=True)
     dashes = dict(zip(sizes, itertools.cycle(LINES), strict=False))
     for (size, iteration), line in rows.groupby(["at", "iteration"], sort=False):

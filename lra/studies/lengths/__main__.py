@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ...config.entry import main
 from ...config.schema import Some, distinct
-from ...console import log
+from ...console import log, plural
 from ...io import atomic
 from ...options import Range
 from ...results import paper_values
@@ -205,8 +205,7 @@ def caption(runs: pd.DataFrame) -> str:
     text = f"Test error over length: mean and range over seeds, n = {n} per point, budget {budgets}"
     num_diverged = int(runs.error.isna().sum())
     if num_diverged:
-        plural = "s" if num_diverged > 1 else ""
-        text += f"; {num_diverged} run{plural} diverged, without an error"
+        text += f"; {plural(num_diverged, 'run')} diverged, without an error"
     return f"{text}\nhollow: PSF-Attn, text of section 5.2, with other models and training"
 
 

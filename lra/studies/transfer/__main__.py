@@ -80,7 +80,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
     label = target.label
     if options.steps:
         label += f"-tuned={options.steps}"
-    folder = options.runs / "transfer" / target.study / r.task / r.label / label / run.path.name
+    folder = options.runs / "transfer" / target.study / r.task / r.label / label / f"seed-{r.seed}"
     title = f"{r.task} {r.label} -> {label} seed {r.seed}"
     run_dir = RunDir(path=folder, choices=choices, seed=r.seed, title=title)
 

@@ -11,13 +11,14 @@ if __name__ == "__main__":
 
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ...config.entry import main
 from ...config.options import Options
-from ...console import log
+from ...console import log, plural
 from ...io import atomic, typed_json
 from ...results import table as report_table
 from ..figures import panels, save
@@ -70,15 +71,14 @@ def show(options: TransferShowOptions) -> None:
         parts = ["# Transfers", LEGEND]
         for table, files in zip(group_tables, pictures, strict=True):
             parts.append(table.section(2))
-            parts.extend(f"![{file}]({file})" for file in files)
+            parts.extend(f"![{file}]({quote(file)})" for file in files)
         atomic.write(out / "transfer.md", "\n\n".join(parts) + "\n")
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
 
     report_table.show(group_tables, LEGEND)
     num_pictures = sum(map(len, pictures))
-    plural = "" if num_pictures == 1 else "s"
-    print(f"written to {out}: transfer.md and {num_pictures} picture{plural}")
+    print(f"written to {out}: transfer.md and {plural(num_pictures, 'picture')}")
 
 
 def draw(group: tuple[str, str, str], points: pd.DataFrame, folder: Path) -> list[str]:
