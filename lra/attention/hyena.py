@@ -101,7 +101,7 @@ class Hyena(Mixer):
 
 
 class HyenaFilter(nn.Module):
-    """The filters of all long convolutions as a function of the lag.
+    """The filters of all long convolutions in one direction, as a function of the lag.
 
     Args:
         channels: number of filters, order - 1 for each channel of the layer.

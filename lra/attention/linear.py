@@ -30,7 +30,7 @@ class Linear(Attention):
         out_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j)
 
     Args:
-        normalise: divide by the denominator. False follows the PyTorch LRA code, which has no denominator and divides
+        normalise: divide by the denominator. False follows Nystromformer's code, which has no denominator and divides
             φ(q) and φ(k) by length^¼ each. Its length is the padded length of the batch; here it is ``sizes.length``,
             so padding does not affect the result.
         causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6 if causal, else at least 1e-6 times the
@@ -88,7 +88,7 @@ class Performer(Attention):
         features: F, the number of random vectors w and of features φ_f.
         kernel: ``exp`` or ``relu``; the official default is ``relu``.
         eps: constant added to the features of ``exp``.
-        scalings: how many times q and k are divided by D^¼: twice in the PyTorch LRA code, so its logits are q·k / D.
+        scalings: how many times q and k are divided by D^¼: twice in Nystromformer's code, so its logits are q·k / D.
         redraw: ``train`` draws w at every call in training; ``never`` keeps the draw that is used for evaluation.
     """
 

@@ -23,8 +23,8 @@ class Linformer(Attention):
         rank: number of compressed keys; it may exceed the number of tokens.
         share_heads: whether all heads share E and F.
         share_kv: whether F = E. The paper's sharing (section 4) is share_heads=true share_kv=false (headwise) or both
-            true (key-value); the PyTorch LRA code has share_heads=false share_kv=true. Layers share nothing here; the
-            paper's third form (layerwise) and the PyTorch LRA code have one E for all layers.
+            true (key-value); Nystromformer's code has share_heads=false share_kv=true. Layers share nothing here; the
+            paper's third form (layerwise) and Nystromformer's code have one E for all layers.
     """
 
     has_dropout = True

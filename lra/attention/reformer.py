@@ -45,7 +45,7 @@ class Reformer(Attention):
         scope: the keys that a query sees. ``chunk``, as in the released libraries: all keys of both chunks, and a key
             that is met in several rounds counts once per round. ``bucket``, as in the paper: only keys of the query's
             own bucket, and each key counts once (the log N_ij of appendix A).
-        power: -0.5 as in the paper, 0 as in the library behind the PyTorch LRA code, 0.5 as in the official LRA code.
+        power: -0.5 as in the paper, 0 as in the library behind Nystromformer's code, 0.5 as in the official LRA code.
         unit_keys: whether scores are divided by |x_j|; the official LRA code does not.
         own_last: whether a token attends to itself only if it has no other key; not in the official LRA code.
 

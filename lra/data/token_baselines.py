@@ -42,8 +42,8 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    # Version 0.2.0 fitted the first examples of files, too. This key changes the name of the cache file, so that its
-    # scores are not read.
+    # Version 0.2.0 fitted the first examples of files, too. This key gives the cache file another name, so that the
+    # scores of that version are not read.
     if not _is_shuffled(data.source):
         options["fitted"] = "drawn"
     identity = options | {"source": data.source.provenance}

@@ -7,7 +7,7 @@ A write first reads the value v̂_t that the decayed state holds under the key, 
     o_t = scale q_tᵀ S_t
 
 which is S_t = exp(g_t) (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ. g = 0 gives DeltaNet. The papers write the
-transpose of S, and α_t for exp(g_t).
+transpose of S; Gated DeltaNet writes α_t for exp(g_t).
 
 Sources: Yang et al. 2024 (DeltaNet), eq. 3; Yang et al. 2025 (Gated DeltaNet), eq. 10.
 """

@@ -63,7 +63,7 @@ def linear_attention(
 def unnormalised_linear_attention(
     Q: Float[Tensor, "n d"], K: Float[Tensor, "n d"], V: Float[Tensor, "n e"], length: int
 ) -> Float[Tensor, "n e"]:
-    """Compute linear attention of the PyTorch LRA code: no denominator, φ(q) and φ(k) divided by length^¼ each."""
+    """Compute linear attention of Nystromformer's code: no denominator, φ(q) and φ(k) divided by length^¼ each."""
     phi_Q = elu_features(Q)
     phi_K = elu_features(K)
     S = phi_K.T @ V  # (d, e)
@@ -97,7 +97,7 @@ def performer_attention(
 ) -> Float[Tensor, "n e"]:
     """Compute FAVOR+ attention. Without shift and eps, φ(q)·φ(k) / F is an unbiased estimate of exp(q·k / √d).
 
-    Q and K are divided ``scalings`` times by d^¼: twice in the PyTorch LRA code, which then estimates exp(q·k / d).
+    Q and K are divided ``scalings`` times by d^¼: twice in Nystromformer's code, which then estimates exp(q·k / d).
     """
     scale = Q.shape[1] ** (-0.25 * scalings)
     Q = Q * scale

@@ -11,8 +11,8 @@ One sequence of n tokens, X (n, d); hidden width v, attention width z; N average
     Y + W_2 SiLU(W_1 norm(Y))                                                                (6)
 
 Numbers refer to this list. f is softmax with τ = √z, or the Laplace function with τ = n, the length of a chunk in
-MEGA-chunk. The functions below have no normalisation, no dropout and no step 6. Letters are the released code's: the
-paper writes α for p, δ for sigmoid(α), η for γ, γ for SiLU(R) and φ for sigmoid(u).
+MEGA-chunk. The functions below have no normalisation, no dropout and no step 6. p, α, γ, R and u are letters of the
+released code: the paper writes α for p, δ for sigmoid(α), η for γ, γ for SiLU(R) and φ for sigmoid(u).
 """
 
 import math

@@ -1,6 +1,7 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
 from collections import Counter, defaultdict
+from functools import partial
 
 from ..console import plural
 from ..results.figures import Picture
@@ -93,7 +94,8 @@ def pictures(studies: Studies) -> list[Picture]:
     """Make a picture of every seed for each task whose lines are all scored on the same fresh examples."""
     task_pictures = []
     for task, lines in entries(studies).items():
-        if not all(entry.fresh for entry in lines) or not gains_are_fresh(lines):
+        digests = {result.data for entry in lines for result in entry.fresh.values()}
+        if len(digests) != 1 or not all(entry.fresh for entry in lines):
             continue
         points = []
         for entry in lines:
@@ -101,9 +103,12 @@ def pictures(studies: Studies) -> list[Picture]:
             points.append(SeedScores(entry.name, scores, entry.row.num_failed, entry.row.chance))
         caption = (
             f"accuracy of every seed on {_fresh_sizes(lines)} fresh examples of {TITLES[task]}, best mean first; "
-            "dotted: the best constant answer"
+            "dotted: the best constant answer on the standard test set"
         )
-        task_pictures.append(Picture(f"arena/{task}", caption, seed_points.draw_figure, {TITLES[task]: points}))
+        if any("optim.lr=" in entry.row.label for entry in lines):
+            caption += "; optim.lr=: another learning rate than the papers'"
+        draw = partial(seed_points.draw_figure, unit="accuracy on fresh examples")
+        task_pictures.append(Picture(f"arena/{task}", caption, draw, {TITLES[task]: points}))
     return task_pictures
 
 

@@ -21,9 +21,8 @@ LEGEND = (
     "time and in the memory, over the last three lengths; claimed: exponent of the time that the authors claim or that "
     "their formulas give, 1 if unknown. parameters: of the layer, projections included; of a whole block (mega, luna, "
     "dba) with its feed-forward layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger "
-    "n. state: "
-    "real numbers that the layer carries from one token to the next in one direction, over all heads; - without a "
-    "recurrence."
+    "n. state: real numbers that the layer carries from one token to the next in one direction, over all heads; - "
+    "without a recurrence."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 NUMBERS = ("ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline", "speed", "memory")

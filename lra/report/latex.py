@@ -77,8 +77,7 @@ def format_table(table: Table, width: float = TEXT_WIDTH) -> str:
     """Format a table as one or more floats, which need array, booktabs and siunitx.
 
     Columns that do not fit the width go into further tabulars below, which repeat the first column, and the second if
-    it holds text.
-    Long texts and the notes on published values become footnotes.
+    it holds text. Long texts and the notes on published values become footnotes.
 
     Args:
         table: the table.

@@ -67,7 +67,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
         benchmarks.append(bench_record.load(cost_file))
     boards = board.boards(studies, benchmarks)
 
-    # The Arena's own table comes first in the README and in docs/results.md. The board's studies have another page.
+    # The Arena comes first; in the README its pictures precede its tables. The board's studies have another page.
     docs = root / "docs"
     sections = [INTRO.format(title="Results of this repository"), arena.section(studies)]
     board_sections = [INTRO.format(title="Results of the board")]
@@ -76,7 +76,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     for picture in arena.pictures(studies):
         file_name = _file_name(picture)
         all_pictures[docs / file_name] = picture
-        readme_blocks.append(f"![{picture.caption}](docs/{file_name})")
+        sentence = f"{picture.caption[0].upper()}{picture.caption[1:]}."
+        readme_blocks.append(f"![{picture.caption}](docs/{file_name})\n\n{sentence}")
     readme_blocks.append(arena.readme(studies))
     # A section for each study, and the studies that the README shows.
     for name, rows in studies.items():

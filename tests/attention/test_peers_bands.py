@@ -91,7 +91,7 @@ PERFORMER = [("exp", 0.3, 1), ("exp", 1.0, 1), ("exp", 3.0, 1), ("exp", 1.0, 2),
 
 @pytest.mark.parametrize("kernel, spread, scalings", PERFORMER)
 def test_performer_matches_performer_pytorch(kernel, spread, scalings):
-    """Without padding. scalings=2 is the package on scaled queries and keys, as the PyTorch LRA code calls it."""
+    """Without padding. scalings=2 is the package on scaled queries and keys, as Nystromformer's code calls it."""
     peers = package("performer_pytorch.performer_pytorch")
     torch.manual_seed(0)
     peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()

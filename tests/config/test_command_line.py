@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -123,7 +124,8 @@ FAILURES = {
     "attn=a: ended by SIGKILL, perhaps because memory ran out": lambda: signal.raise_signal(signal.SIGKILL),
     "attn=a: ended by SIGTERM": terminate,
     "attn=a: stopped at step 3": interrupt,
-    "attn=a: ended with exit status 1": lambda: sys.exit(2),
+    # A full disk.
+    "attn=a: ended with exit status 1": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)) or "refused",
 }
 
 

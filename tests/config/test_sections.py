@@ -97,8 +97,8 @@ class Own(Attention):
 
 
 class Inner(Own):
-    def __init__(self, sizes, *, free=None, unknown: "NoSuchName" = 1, **others):
-        super().__init__(sizes, **others)
+    def __init__(self, sizes, *, free=None, rate: float | None = 1, unknown: "NoSuchName" = 1, **others):
+        super().__init__(sizes, rate=rate or 1, **others)
         self.free, self.unknown = free, unknown
 
 
@@ -114,6 +114,7 @@ def test_custom_class_options_follow_annotations():
     # An annotation that cannot be resolved leaves the value unchecked.
     assert actual.attn.get("unknown") == "x"
     assert type(actual.classifier().blocks[0].mixer.attention).__name__ == "Inner"
+    assert Inner(Sizes(heads=1, head_dim=4, value_dim=4, length=8), rate=None).rate == 1
 
 
 def test_empty_run_directory_accepts_another_configuration(tmp_path):

@@ -226,6 +226,7 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         assert (f" source.sha256={digest}" in out) == (name != "python.tar.gz")
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
     write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "my mega/input/train.src": b""})
+    write_folder(tmp_path / "s4", {"tokenizer.pkl": b"", "train/data-0-of-1.arrow": b""})
     folders = ("train/neg", "train/pos", "test/neg", "test/pos")
     write_folder(tmp_path / "unpacked/aclImdb", {f"{folder}/0_5.txt": b"good" for folder in folders})
     status, out = inspected(tmp_path)
@@ -235,6 +236,7 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         f"parquet files: {tmp_path}/hub (2 files",
         f"aclImdb/train and {tmp_path}/unpacked/aclImdb/test have the same content",
         "MEGA's lines",
+        "not read: a cache of S4 with ids of another vocabulary (tokenizer.pkl)",
         f"'source.release={tmp_path}/my mega'",
         "test          2 examples  length 4 / 4 / 4  labels 0:1 1:1",
     ):

@@ -108,6 +108,7 @@ def test_pickle_truncates_texts_and_rejects_real_numbers(tmp_path):
     with pytest.raises(ValueError, match="layout=pickle holds token ids, adding has real numbers; use npz or parquet"):
         export.write(series, "pickle", tmp_path / "series", "command")
     export.write(series, "npz", tmp_path / "series", "command")
+    assert "Tokens are real features" in (tmp_path / "series" / "README.md").read_text()
     stored = np.load(tmp_path / "series" / "val.npz")
     full = series.splits["val"].gather(torch.arange(5), 128)[0]
     assert np.array_equal(stored["tokens"], full.flatten(0, 2)) and stored["labels"].dtype == np.float32

@@ -207,25 +207,18 @@ def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
     write_tar(tmp_path / "python.gz", python_batches())
     # macOS writes the attributes of the folder before the folder; tar lists the folder that it packs first.
     write_tar(tmp_path / "mac.gz", {"._cifar-10-batches-py": b"\0\5"} | python_batches())
-    write_folder(tmp_path / "folder", python_batches())
-    shutil.make_archive(tmp_path / "dot", "gztar", tmp_path / "folder")
     write_folder(tmp_path / "py", python_batches())
+    shutil.make_archive(tmp_path / "dot", "gztar", tmp_path / "py")
     shutil.unpack_archive(binary["archive"], tmp_path / "bin", filter="data")
-    for name in (
-        "python.gz",
-        "mac.gz",
-        "dot.tar.gz",
-        "py",
-        "py/cifar-10-batches-py",
-        "bin",
-        "bin/cifar-10-batches-bin",
-    ):
+    names = ("python.gz", "mac.gz", "dot.tar.gz", "py", "py/cifar-10-batches-py", "bin", "bin/cifar-10-batches-bin")
+    for name in names:
         assert prepared(Image(archive=tmp_path / name, grey=grey, hold_out=5), tmp_path / "copy") == expected
 
 
 DAMAGED_BATCHES = {
     "names posix.system; .*; nothing in it was executed": pickle.dumps({"data": Hostile(), "labels": [1]}),
     "its data are not 3072 bytes for each label": pickle.dumps({"data": np.zeros((1, 3072), int), "labels": [1]}),
+    "data are not 3072 bytes for each label": pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": 1}),
     "its labels are not bytes": pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [300]}),
     "it lacks data or labels": pickle.dumps({"data": [], "fine_labels": [1]}),
     "damaged or not a pickle": python_batches()["cifar-10-batches-py/data_batch_2"][:5000],
@@ -259,6 +252,10 @@ def test_file_that_is_no_npz_error_names_file(tmp_path, save):
     ):
         np.savez(tmp_path / "train.npz", offsets=np.array([0, 3]), **arrays)
         assert_rejected(Text(archive=tmp_path), tmp_path / "data", f"train.npz{message}")
+    members = write_folder(tmp_path / "members", dict.fromkeys(("tokens", "offsets", "labels"), b"no array"))
+    shutil.make_archive(tmp_path / "train", "zip", members)
+    (tmp_path / "train.zip").rename(tmp_path / "train.npz")
+    assert_rejected(Text(archive=tmp_path), tmp_path / "data", "train.npz: labels must have the")
 
 
 def write_pixel_lines(folder, examples):

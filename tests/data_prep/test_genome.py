@@ -9,6 +9,7 @@ import pytest
 from server import assert_error, assert_rejected, prepared, trained, write_folder
 
 from data_prep.genome import Genome, read_fasta, split_indices
+from data_prep.load import load_dataset
 from lra.data.store import StoreError
 
 
@@ -40,6 +41,8 @@ def test_each_long_sequence_is_in_one_split_with_species_label(sequences, tmp_pa
     assert {name: len(split) for name, split in splits.items()} == {"train": 12, "val": 4, "test": 4}
     actual = {"".join("_agctn"[id] for id in ids): label for split in splits.values() for label, ids in split}
     assert actual == labels and len(labels) == 20
+    overrides = [f"source.{name}={value}" for name, value in options.items()]
+    assert len(load_dataset("genome", root=tmp_path / "loaded", download=True, overrides=overrides)) == 12
 
 
 @pytest.mark.parametrize("n", [3, 4, 10, 8586])

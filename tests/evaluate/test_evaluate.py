@@ -134,7 +134,7 @@ def test_examples_that_differ_within_the_limit_have_different_hashes():
     assert len(set(hashes.of_split(data, "test"))) == 1
 
 
-def test_collect_writes_results_into_published_study(runs, run, command, tmp_path):
+def test_collect_writes_results_into_published_study(runs, run, call, command, tmp_path):
     assert "is not a published study" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     study = tmp_path / "paper-smoke"
     tables.save(study, [tables.Published(dataclasses.replace(run.record, test=1.5), run.choices, [])])
@@ -149,6 +149,7 @@ def test_collect_writes_results_into_published_study(runs, run, command, tmp_pat
     assert command(f"runs={runs}", f"collect={tmp_path}")[0] is None
     (result,) = record.read_table(study)
     assert result == from_study == record.load(seed_folder(runs, "cur_abs") / record.NAME)
+    assert call(first_tokens, f"runs={study / 'listops'}")[0] is None
     second_result = dataclasses.replace(result, seed=7, git=None)
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]

@@ -24,7 +24,8 @@ MODELS = TEXTS | {"vit": ("ViT", {**PICTURE, "intermediate_size": 64}), "dinov2"
 # All rows and columns and the true inverse: CUR is then exact attention.
 EXACT = {"steps": None, "copy_rv": False, "count": 64}
 
-register()
+# An option does not replace the selection that defines a name.
+register(score="step")
 register("cur_true", **EXACT)
 register("cur_8", count=8)
 register("cur_plus_8", count=8, columns="cells", score="farthest")

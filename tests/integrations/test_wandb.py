@@ -205,6 +205,7 @@ def test_table_column_has_only_numbers_or_only_texts(tables):
 
 
 def test_table_numbers_match_records(tables):
+    assert tables["study_paper_paper"].title == "paper-paper"
     data = lines(tables["study_paper_paper"])["cur_abs"]
     assert data["listops"] == pytest.approx(statistics.fmean(TESTS)) and data["listops n"] == 4
     assert data["listops std"] == pytest.approx(statistics.stdev(TESTS)) and data["text"] is None
@@ -222,7 +223,8 @@ def test_report_publishes_offline(service, runs, tables, capfd):
     # A picture of an earlier report does not belong to this one.
     (runs / "report" / "figures").mkdir(parents=True)
     Image.new("RGB", (8, 4), "red").save(runs / "report" / "figures" / "costs.png")
-    report.__wrapped__(compose(ReportOptions, [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
+    words = [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline", "~logger.wandb.tags"]
+    report.__wrapped__(compose(ReportOptions, words))
     out, err = capfd.readouterr()
     figures = [path for path in (runs / "report").glob("*/*.png") if path.stem != "costs"]
     upload = f"W&B: {len(tables)} tables and {len(figures)} pictures in {runs / 'report' / 'wandb'}\n"

@@ -175,7 +175,7 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
     layout = VarlenLayout(torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None], multiple=64)
     q, k = torch.randn(2, 4, 2, 20, 4)
     packed_q, packed_k = layout.pack(q, 2), layout.pack(k, 2)
-    for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout):
+    for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout, fused=True):
         position = index - layout.starts[:, None, None]
         assert (position >= 0).all()
         assert (position < layout.num_real[:, None, None]).all()

@@ -240,6 +240,11 @@ def test_gain_is_that_of_the_fresh_tests_if_control_has_them(tmp_path):
     (points,) = picture.panels.values()
     assert {p.label: len(p.scores) for p in points} == {"cur_abs": 3, "mean": 3} and "fresh examples" in picture.caption
     assert statistics.mean(points[0].scores) - statistics.mean(points[1].scores) == pytest.approx(gain.value)
+    # Not with a line without a control that is scored on other examples.
+    folder = add(tmp_path, study="other", label="sdpa", test=50.0).parent
+    fresh(folder, 0.3, 0, rng)
+    edit_fresh(folder, data="others")
+    assert arena.pictures(studies(tmp_path)) == []
     edit_fresh(tmp_path / "paper-paper/listops/mean/seed-0", data="others")
     assert texts(arena_tables(tmp_path)["arena-listops"])["cur_abs"]["gain over mean"] == "+0.0"
 

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import re
-import shutil
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -165,12 +164,6 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
     for title in ("paper-paper", "Gain over mean"):
         assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
-    # Without a score at the default rate there is no column for it.
-    (tmp_path / "other").mkdir()
-    for label in ("mean", "linear-optim.lr=0.01", "linear-optim.lr=0.1"):
-        add(tmp_path / "other", label=label, val=10.0)
-    assert "budget's rate" not in lr_table(records.of_study(tmp_path / "other")).cells
-    shutil.rmtree(tmp_path / "other")
     # The number of seeds is shown once it differs between rates; without the default rate all rates are shown.
     add(tmp_path, label="linear-count=8", seed=2, val=50.0, test=49.0)
     add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
@@ -182,6 +175,10 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     table = overview.score_table(records.of_study(tmp_path))
     assert list(cells(table)) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
     assert lr_table([row for row in records.of_study(tmp_path) if row.label.startswith("psf")]) is None
+    # Without a score at the default rate there is no column for it.
+    for label in ("mean", "linear-optim.lr=0.01", "linear-optim.lr=0.1"):
+        add(tmp_path / "other", label=label, val=10.0)
+    assert "budget's rate" not in lr_table(records.of_study(tmp_path / "other")).cells
 
 
 def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
@@ -312,8 +309,10 @@ def test_figures_are_written_and_not_blank(tmp_path):
 
 def test_report_without_training_runs_shows_benchmarks(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
+    add(tmp_path).write_text("{")
     records.write_report(f"runs={tmp_path}")
-    out = capfd.readouterr().out
+    out, err = capfd.readouterr()
+    assert "seed-0/record.json is not a record of a run" in err
     assert all(word in out for word in ("bench: step of text", "cur_abs", "out of memory", "6.65"))
     text, page = ((tmp_path / "report" / name).read_text() for name in ("report.md", "index.html"))
     assert "# Efficiency" in text and "| cur_abs | 64 | 2 |" in text and "out of memory" in text

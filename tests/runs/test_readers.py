@@ -21,7 +21,7 @@ from lra.studies.probes import record as probes
 from lra.studies.probes.report import matrices, write_matrix
 
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
-ROWS = {"a word": ("12.5", "twelve"), "a cell too few": (",0.0\n", "\n"), "no step": ("step", "stop")}
+ROWS = {"word": ("12.5", "twelve"), "few": (",0.0\n", "\n"), "no step": ("step", "stop"), "infinity": ("3,2", "inf,2")}
 IMPOSSIBLE_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None)]
 IMPOSSIBLE_VALUES += [("status", "well"), ("seed", -1), ("step_ms", -2.0), ("study", "../../x"), ("metric", "accurate")]
 
@@ -43,6 +43,7 @@ CHANGES = {
         json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key})
     ),
     "cut off": lambda path, _: path.write_bytes(path.read_bytes()[:-20]),
+    "nested": lambda path, _: path.write_text("[" * 99_999),
 }
 
 

@@ -108,6 +108,7 @@ BAD = {
     r"not a plain value(?#interpolation)": "a: ${oc.env:HOME}",
     r"not a plain value(?#brackets)": "attn[_target_]: os.system",
     "invalid start byte": "a: \x80",
+    "maximum recursion depth": "a: &x [*x]",
 }
 
 

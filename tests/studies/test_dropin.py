@@ -139,7 +139,7 @@ def test_selection_rules_match_numpy():
     assert (variants.kmeans_pp(torch.cat([K, K[:, :, :1] + 1e4], 2), 2) == L).any(-1).all()
 
 
-def test_dropin_command_adds_results_to_one_table(tmp_path, call):
+def test_dropin_command_adds_results_to_one_table(tmp_path, monkeypatch, call):
     command = partial(call, dropin, f"runs={tmp_path}", *TINY)
     read_errors = lambda: json.loads((tmp_path / "dropin/gaussian-20/errors.json").read_text())
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
@@ -157,6 +157,9 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     ratios = [float(line[1]) for line in lines]
     assert len(lines) == 4 and ratios == sorted(ratios)
     assert [r for line, r in zip(lines, ratios, strict=True) if line[0] == "| cur_step"] == [1]
+    monkeypatch.setattr("lra.runs.record.git_commit", lambda: "another")
+    command("sources=gaussian", "candidates=[mean]")
+    assert set(read_errors()["values"]) == {"cur_step", "mean"}
 
 
 def test_ratio_is_geometric_mean_and_errors_are_formatted():

@@ -204,7 +204,8 @@ def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypa
     is_training = lambda model: all(module.training for module in model.modules())
     record_mode = lambda self, *args: modes.append(is_training(self.model)) or start(self, *args)
     monkeypatch.setattr(LitClassifier, "on_train_batch_start", record_mode)
-    seed = f"run={trained(runs) / 'seed-0'}"
+    monkeypatch.chdir(trained(runs) / "seed-0")
+    seed = 'run="."'
     transfer.__wrapped__(words(runs, "attn=cur_random", "attn.count=8", "steps=4", "optim.lr=1e-12", seed))
     (frozen,) = results(runs, "cur_random-count=8-tuned=4")
     assert modes == [True] * 4
@@ -311,11 +312,11 @@ def test_show_command_draws_each_varying_option(swept, tmp_path, call):
     without_spectrum = [dataclasses.replace(layer, spectrum=[]) for layer in swept[0].layers]
     swept[0] = dataclasses.replace(swept[0], layers=without_spectrum, spectrum_examples=0)
     for i, entry in enumerate(swept):
-        save(entry, tmp_path / str(i) / records.FILE)
+        save(dataclasses.replace(entry, study="my study"), tmp_path / str(i) / records.FILE)
     stop, out, _ = call(show, f"runs={tmp_path}")
     assert stop is None and "cur_step-count=16" in out and "transfer.md and 4 pictures\n" in out
     text = (tmp_path / "transfer" / "transfer.md").read_text()
     for axis in ("count", "selection", "tuned", "spectrum"):
-        name = f"paper-smoke-listops-softmax-{axis}.png"
-        assert f"![{name}]({name})" in text
+        name = f"my study-listops-softmax-{axis}.png"
+        assert f"![{name}]({name.replace(' ', '%20')})" in text
         assert (tmp_path / "transfer" / name).read_bytes().startswith(b"\x89PNG")

@@ -193,7 +193,8 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
     # One control with the same settings is enough, but it has to be of the same task; its rate need not be named.
     assert check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
-    assert "text has no control" in check_control({**groups, ("text", "cur"): [published("cur_abs")]}, [3e-4])[0]
+    both = {("text", label): [published("cur_abs")] for label in ("cur", "psf")}
+    assert [reason[:19] for reason in check_control(groups | both, [3e-4])] == ["text has no control"]
     assert checks.check_rates(groups, [1e-4]) == checks.check_names({("text", "custom"): [control]}) == []
     (reason,) = checks.check_consecutive_seeds(by_mechanism([control] * 2))
     assert "has two results of one seed" in reason

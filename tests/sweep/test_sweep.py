@@ -215,6 +215,7 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
     monkeypatch.setattr(launcher, "workers", lambda: (None, None))
     stop, report = sweep(monkeypatch, call, launch, f"runs={tmp_path / 'cluster'}")
     assert rounds == [4, 3, 2, 2, 2] and stop.startswith("lra: 2 of 4 runs failed")
+    assert report.count("lra: the launcher stopped: a worker was killed") == 3
     stop, _ = sweep(monkeypatch, call, None, f"runs={tmp_path}", "minutes=3")
     assert stop.startswith("lra: minutes is for runs on this machine")
 

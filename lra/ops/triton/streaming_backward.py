@@ -53,8 +53,8 @@ def c_backward_kernel(
 
     dC = dŌ wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ dŌ, dk = scale dSᵀ q; dŌ is dout, with
     COPY zero in its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many
-    registers. TURNED: compute C as (BM,BN), as the sums over queries in dW and dk need it, which divides many selected
-    rows among warps; otherwise as (BN,BM), for which a softmax stays within one warp.
+    registers. TURNED: compute C as (BM,BN), the layout that the sums over queries in dW and dk need and that divides
+    many selected rows among warps; otherwise as (BN,BM), for which a softmax stays within one warp.
     """
     # One program: head g, head h of example n, and one part of the queries.
     g = tl.program_id(0)

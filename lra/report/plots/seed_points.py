@@ -54,8 +54,10 @@ def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
 
 
 @rc_context(figures.PRINT)
-def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT_WIDTH) -> Figure:
-    """Draw a point for each seed; the charts share one row per label."""
+def draw_figure(
+    panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT_WIDTH, unit: str = "test score"
+) -> Figure:
+    """Draw a point for each seed; the charts share one row per label. ``unit`` names the horizontal axis."""
     labels = _best_first(panels)
     num_labels = len(labels)
     height = REST_HEIGHT + ROW_HEIGHT * num_labels
@@ -65,7 +67,7 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
             _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
         chance = max(seed_scores.chance for seed_scores in content)
         axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
-        figures.set_ticks(axes, "test score")
+        figures.set_ticks(axes, unit)
         # One row per label, the first one at the top.
         axes.set(ylim=(num_labels - 0.5, -0.5), yticks=range(num_labels), yticklabels=labels)
     figures.add_family_legend(figure, labels)
