@@ -141,7 +141,8 @@ def test_unsatisfiable_listops_options_raise_instead_of_looping(tmp_path, argume
 
 
 @pytest.mark.parametrize(
-    "kind, length", [(Recall, 64), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, n) for n in LENGTHS)]
+    "kind, length",
+    [(Recall, 128), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, n) for n in LENGTHS)],
 )
 def test_sequence_depends_only_on_seed_split_and_index(kind, length):
     make_source = partial(kind, length=length, train=300, val=40, test=40)
