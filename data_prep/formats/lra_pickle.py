@@ -1,5 +1,6 @@
-"""The pickles of Nystromformer and Skyformer: lra-<task>.{train,dev,test}.pickle, lists of dictionaries.
+"""The pickles of Nystromformer and Skyformer: lists of dictionaries.
 
+They are <task>.{train,dev,test}.pickle in Nystromformer and lra-<task>.{train,dev,test}.pickle in Skyformer.
 A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``. Their preparation scripts
 (``LRA/datasets/*.py`` of mlpen/Nystromformer, ``src/preprocess/create_*.py`` of pkuzengqi/Skyformer) write
 

@@ -86,7 +86,7 @@ class Performer(Attention):
 
     Args:
         features: F, the number of random vectors w and of features φ_f.
-        kernel: ``exp`` or ``relu``; the official default is ``relu``.
+        kernel: ``exp`` or ``relu``. The official default, max(x, 0) + 0.001 of unscaled q and k, has no vectors w.
         eps: constant added to the features of ``exp``.
         scalings: how many times q and k are divided by D^¼: twice in Nystromformer's code, so its logits are q·k / D.
         redraw: ``train`` draws w at every call in training; ``never`` keeps the draw that is used for evaluation.

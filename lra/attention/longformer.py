@@ -15,8 +15,8 @@ class Longformer(Attention):
     """softmax(q kᵀ / √D) v over a band of w positions and g global tokens, O(L (w + g) D) time.
 
     Query i sees the positions i - floor((w - 1) / 2) .. i + floor(w / 2), itself included, and the global tokens, which
-    are the first ones of the sequence. A global query sees every token (both section 3.1). The paper gives global
-    attention separate projections; here, as in the released LRA code, it shares the projections of the band.
+    are the first ones of the sequence. A global query sees every token (both section 3.1). The paper and the released
+    LRA code give global attention separate projections; here it shares the projections of the band.
 
     Args:
         window: w.

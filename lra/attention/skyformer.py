@@ -34,8 +34,8 @@ class Skyformer(Attention):
         samples: number of drawn queries, and of drawn keys.
         ridge: added to the diagonal of M, as released; without it M is singular if a token is drawn twice.
         resample: ``train`` draws new random numbers at every call in training and keeps one draw in evaluation;
-            ``always`` draws new ones in evaluation too, as released. All examples of a call share them; released code
-            draws for each example.
+            ``always`` draws new ones in evaluation too, as released. All examples of a call share one draw, scaled to
+            the length of each, as released.
         pinv: pseudo-inverse, (...,m,m) -> (...,m,m).
     """
 

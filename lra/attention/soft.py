@@ -45,7 +45,7 @@ class Soft(Attention):
             ``first``: the first tokens.
         window: width and stride of the windows, from 1 to ``length``; unused with ``count``.
         count: m. null: one token per window, so that m grows with the length and the inverse takes cubic time. A number
-            keeps m fixed; ``pool`` then averages segments, token r of n real ones in segment floor(r m / n).
+            keeps m fixed; ``pool`` then averages segments, token r of n real ones in segment floor(r min(m, n) / n).
         activate: whether LayerNorm and GELU follow the convolution, as in the released code.
         normalise: whether to compute SOFT++.
         pinv: inverse of A, (N,H,m,m) -> (N,H,m,m).

@@ -140,7 +140,8 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         remarks: dict[str, str] = {}
         for run in label_runs:
             task = run.record.task
-            remarks[task] = f"{task} {run.choices['optim.steps']:,} steps, {run.record.params:,} parameters"
+            training = f"{run.choices['optim.steps']:,} steps of {run.choices['optim.batch']:,} examples"
+            remarks[task] = f"{task} {training}, {run.record.params:,} parameters"
             if run.record.data:
                 remarks[task] += f" {OTHER_FILES}"
         compared_runs = [run for run in runs if run.record.label == label or is_control([run])]

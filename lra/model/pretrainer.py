@@ -31,7 +31,7 @@ class Pretrainer(nn.Module):
         outputs: number of classes for ``cross_entropy``, else numbers per input.
         loss: ``cross_entropy`` of ids | ``l1``, the absolute error of float features, or of ids / 255.
         objective: ``masked`` | ``next``.
-        mask_id: ``own``: id 0 or zeros plus the learned vector | ``padding``: id 0 alone, as released.
+        mask_id: ``own``: id 0 or zeros plus the learned vector | ``padding``: id 0 alone.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ def performer_attention(
 def generalised_attention(
     Q: Float[Tensor, "n d"], K: Float[Tensor, "n d"], V: Float[Tensor, "n e"], W: Float[Tensor, "F d"]
 ) -> Float[Tensor, "n e"]:
-    """Compute attention with the features relu(w·x) + 0.001, the default of the official LRA code."""
+    """Compute attention with the features relu(w·x) + 0.001; the official LRA code has x for w·x by default."""
     scale = Q.shape[1] ** -0.25
     phi_Q = (Q * scale @ W.T).relu() + 0.001  # (n, F)
     phi_K = (K * scale @ W.T).relu() + 0.001

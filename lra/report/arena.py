@@ -30,8 +30,8 @@ LEGEND = """\
   with a 95 % interval over seeds and examples (two-way random effects). If a mechanism with a control, or the control,
   lacks the fresh test, all gains of the task are on the standard test set, with Welch's interval over seeds. The
   intervals are not corrected for the number of lines. They assume normally distributed seeds: if some seeds learn and
-  others do not, they cover less than 95 % with few seeds. A gain without an interval has one seed on a side, or no
-  score varies. The longer training has no control.
+  others do not, they cover less than 95 % with few seeds. A gain without an interval has one seed on a side or, on the
+  standard test set, no score varies. The longer training has no control.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
