@@ -4,6 +4,7 @@ The files of every recognised task are read to their end; other formats are only
 executed, not even by a pickle.
 """
 
+import os
 import re
 import shlex
 import sys
@@ -212,7 +213,8 @@ def other_copies(root: Path) -> Iterator[str]:
                 yield f"\n{description}: {folder} ({len(files)} files, {_megabytes(files)}; not opened)"
                 yield _options(folder)
         for file in sorted(folder.iterdir()):
-            is_archive = file.is_file() and ARCHIVE.fullmatch(file.name)
+            # Unlike Path.is_file, os.path.isfile is False for a link into a folder that this user may not enter.
+            is_archive = ARCHIVE.fullmatch(file.name) and os.path.isfile(file)
             if is_archive and not file.name.endswith((".tsv.gz", ".fa.gz")):
                 yield f"\narchive: {file} ({_megabytes([file])}); {shlex.join(['lra', 'data', 'inspect', str(file)])}"
 

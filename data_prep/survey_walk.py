@@ -133,10 +133,15 @@ def _survey_images(folder: Path, size: int, contour: int, progress: Progress) ->
 
     # A thread reads and decodes a block of images.
     def read(start: int) -> tuple[dict[str, bytes | str], int]:
-        digests = {}
+        digests: dict[str, bytes | str] = {}
         num_bytes = 0
         for name in names[start : start + BLOCK]:
-            content = (folder / name).read_bytes()
+            # Such as a link whose target is missing; preparation skips such an image.
+            try:
+                content = (folder / name).read_bytes()
+            except OSError as error:
+                digests[name] = f"cannot be read: {error.strerror}"
+                continue
             digests[name] = collector.digest(content)
             num_bytes += len(content)
         return digests, num_bytes

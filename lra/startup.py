@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+from importlib.util import find_spec
 from types import FrameType
 
 # Number of polls before a waiting thread of libgomp sleeps. libgomp's default is 300,000; under OMP_WAIT_POLICY=active
@@ -41,6 +42,12 @@ def wait_briefly() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+def interpret_kernels() -> None:
+    """Let Triton interpret its kernels, for a command that computes on the CPU; call it before triton is imported."""
+    if find_spec("triton"):
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def end_quietly() -> None:

@@ -1,10 +1,12 @@
 """python -m lra.checks attn=<name>: run the checks that every mechanism passes."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.startup import begin, interpret_kernels
 
     # Before torch is imported.
     begin()
+    # The checks compute on the CPU.
+    interpret_kernels()
 
 from typing import ClassVar
 

@@ -32,7 +32,7 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 # Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Options in these sections that change no result: display, names of columns, paths (the provenance identifies the data
-# instead), machine. The evaluation batch changes only scores of batch-dependent mechanisms, see docs/devices.md.
+# instead), machine. The evaluation batch changes few scores, see docs/devices.md.
 _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 

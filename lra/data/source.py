@@ -36,8 +36,12 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
             folder.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock.hold(path, waiting))
         except OSError as error:
-            reason = f"cannot be written ({error.strerror}): choose another data folder"
-            raise ValueError(f"{folder.parent} {reason}") from None
+            remedy = "choose another data folder"
+            # In a shared folder, another user's lock cannot be opened for writing.
+            if isinstance(error, PermissionError) and os.path.exists(path):
+                remedy = "another user may be preparing these data; wait, or delete this file if nobody is"
+            reason = f"cannot be written ({error.strerror}): {remedy}"
+            raise ValueError(f"{error.filename or folder.parent} {reason}") from None
         yield
 
 

@@ -16,7 +16,8 @@ from ..io.atomic import sync
 from .split import ExampleChunk
 from .store import FORMAT, META, PARTS, RAW, SUMS, checksums
 
-TOKEN_DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32")
+# No uint16: torch cannot index tensors of that type.
+TOKEN_DTYPES = ("uint8", "int16", "int32", "int64", "float32")
 
 
 class _Column:

@@ -129,4 +129,6 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             raise
         room = "make room, then " if error.errno in NO_ROOM else ""
         reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
-        raise ValueError(f"{error.filename or path} cannot be written: {reason}") from error
+        # A failing disk and a file system of a network give these errors when a file is read, too.
+        action = "read or written" if error.errno in (errno.EIO, errno.ESTALE) else "written"
+        raise ValueError(f"{error.filename or path} cannot be {action}: {reason}") from error

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .pinv import Inverse, is_unbounded, pinv_matmul
-from .precision import full_precision, is_slow_fused, upcast
+from .precision import computes_in_float16, full_precision, is_slow_fused, upcast
 
 Weights = Literal["softmax", "laplace"]
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
@@ -255,8 +255,9 @@ def landmark_product(
     elif attend is None:
         attend = attend_thin
 
-    # U⁺ R v may exceed the range of float16 even if C U⁺ R v does not. It gets the dtype of v, so v is upcast.
-    may_overflow = v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed
+    # U⁺ R v may exceed the range of float16 even if C U⁺ R v does not. It gets the dtype of v, and autocast's in the
+    # product with C, so v is upcast and autocast disabled.
+    may_overflow = computes_in_float16(v) and is_unbounded(pinv) and not is_packed
     in_float32 = impl == "eager" or may_overflow
     dtype = v.dtype
     if in_float32:

@@ -76,6 +76,17 @@ def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return x
 
 
+def computes_in_float16(x: Tensor) -> bool:
+    """Whether products of x are computed in float16, by its dtype or by autocast."""
+    device = x.device.type
+    if x.dtype == torch.float16:
+        return True
+    # The device meta has no autocast.
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return False
+    return torch.get_autocast_dtype(device) == torch.float16
+
+
 def is_slow_fused(x: Tensor) -> bool:
     """Whether the fused kernel is slower than a materialised map for few queries or few keys: bfloat16 on a CPU.
 

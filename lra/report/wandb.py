@@ -57,7 +57,7 @@ def publish(
     study_list = json.dumps(list(studies)).encode()
     # Arguments of wandb.init. A removed option has the default of ``integrations.wandb.logger.WandB``.
     init = {
-        "project": options["project"],
+        "project": options.get("project", "lra"),
         "entity": options.get("entity"),
         "tags": options.get("tags", []),
         "id": hashlib.sha256(study_list).hexdigest()[:16],

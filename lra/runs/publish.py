@@ -68,6 +68,9 @@ def publish(options: PublishOptions) -> None:
         study = path.parents[2]
         studies[study][path] = run
     new_runs = {study: _new_runs(study_runs, _published_runs(study)) for study, study_runs in studies.items()}
+    for study_runs in studies.values():
+        for run in _select_weights(study_runs, options.weights).values():
+            checkpoint.read_weights(run.weights)
 
     # 3. Write the tables, then the weights.
     for study, study_runs in studies.items():
@@ -142,17 +145,22 @@ def _published_runs(study: Path) -> dict[Path, Published]:
     return published.read(study) if (study / published.RUNS).exists() else {}
 
 
-def _copy_weights(runs: dict[Path, RunDir], seeds: list[int]) -> None:
-    """Copy the best weights of some seeds to the paths of their published runs."""
+def _select_weights(runs: dict[Path, RunDir], seeds: list[int]) -> dict[Path, RunDir]:
+    """Select the runs of some seeds whose best weights are not at their published paths yet."""
+    selected = {}
     for path, run in runs.items():
         # A run that diverged before its first evaluation has no weights.
         has_weights = run.record is not None and run.record.best_step is not None
-        target = path / checkpoint.BEST
-        if has_weights and run.seed in seeds and not target.exists():
-            # Damaged weights raise an error before the folder is created.
-            checkpoint.read_weights(run.weights)
-            path.mkdir(parents=True, exist_ok=True)
-            atomic.copy(run.weights, target, checkpoint.read_weights)
+        if has_weights and run.seed in seeds and not (path / checkpoint.BEST).exists():
+            selected[path] = run
+    return selected
+
+
+def _copy_weights(runs: dict[Path, RunDir], seeds: list[int]) -> None:
+    """Copy the best weights of some seeds to the paths of their published runs."""
+    for path, run in _select_weights(runs, seeds).items():
+        path.mkdir(parents=True, exist_ok=True)
+        atomic.copy(run.weights, path / checkpoint.BEST, checkpoint.read_weights)
 
 
 if __name__ == "__main__":

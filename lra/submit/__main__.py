@@ -1,9 +1,11 @@
 """python -m lra.submit runs=<runs> name=<name>: check runs and write the folder of a submission."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.startup import begin, interpret_kernels
 
     begin()  # before torch is imported
+    # The checks of mechanisms compute on the CPU.
+    interpret_kernels()
 
 import sys
 from pathlib import Path
@@ -176,7 +178,8 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))
     verify.write(folder, Verification(author=author, hardware=hardware, comparisons=comparisons))
-    print(f"written: {folder / record.VERIFIED}; the leaderboard lists {name} as verified")
+    print(f"written: {folder / record.VERIFIED}")
+    print("run lra leaderboard write=true, then open a pull request with this file and the changed pages")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from .record import LINK_PATTERN, LINK_RULE, NAME_PATTERN, NAME_RULE, Submission
 BUDGET = "paper"
 # Options of the task that affect no result.
 IGNORED_OPTIONS = ("task.display",)
+# Groups whose yaml decides results.
+YAML_GROUPS = ("attn", "block", "experiment", "pretrain", "protocol", "task", "trainer")
 
 
 def check_seeds(groups: Groups) -> list[str]:
@@ -87,15 +89,22 @@ def check_names(groups: Groups) -> list[str]:
 
 
 def check_commands(groups: Groups) -> list[str]:
-    """A command names a mechanism of the suite or a class, since a rerun does not have the author's yaml files."""
+    """A command names yaml files of the suite only, since a rerun does not have the author's files."""
     reasons = []
     for (task, label), runs in groups.items():
-        arguments = shlex.split(runs[0].record.command or "")
-        names = [item.partition("=")[2] for item in arguments if item.lstrip("+").startswith("attn=")]
-        if names and not (CONF / "attn" / f"{names[-1]}.yaml").is_file():
+        # The last choice of a group counts.
+        chosen = {}
+        for argument in shlex.split(runs[0].record.command or ""):
+            group, _, name = argument.lstrip("+").partition("=")
+            if group in YAML_GROUPS and name != "null":
+                chosen[group] = name
+        for group, name in chosen.items():
+            if name in recipes.choices(group):
+                continue
+            remedy = "attn=custom attn._target_=<class>" if group == "attn" else "options on the command line"
             reasons.append(
-                f"{task} {label} was trained by attn={names[-1]}, which is not part of the suite, so it could not be "
-                "verified; train it again by attn=custom attn._target_=<class>"
+                f"{task} {label} was trained by {group}={name}, which is not part of the suite, so it could not be "
+                f"verified; train it again by {remedy}"
             )
     return reasons
 
@@ -200,9 +209,13 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
         official = source.arguments
         data = {key: run.choices.get(f"provenance.{key}") for key in official}
     else:
-        # Of generated tasks that were read from files, the record has the numbers of validation and test examples.
-        official = {key: source.arguments[key] for key in ("val", "test")}
+        # Of generated tasks that were read from files, the record has the numbers of validation and test examples, and
+        # the provenance the options that choose the files, such as the contour of Pathfinder.
         data = {"val": run.record.n_val, "test": run.record.n_test}
+        for key in source.arguments:
+            if f"provenance.{key}" in run.choices:
+                data[key] = run.choices[f"provenance.{key}"]
+        official = {key: source.arguments[key] for key in data}
     # Another class may make other data from the same arguments.
     official = official | {"source._target_": benchmark.to_dict()["source"]["_target_"]}
     data = data | {"source._target_": run.choices.get("source._target_")}

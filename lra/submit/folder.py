@@ -70,7 +70,7 @@ def check_unedited(path: Path) -> None:
 
     Tables have no checksums, so only tables of the repository count.
     """
-    if tables.find(path) and not path.absolute().is_relative_to(tables.HOME):
+    if tables.find(path) and not path.resolve().is_relative_to(tables.HOME.resolve()):
         raise ValueError(f"{path} is a row of a table without checksum; name the folder of the run directories")
     file = path / RECORD
     if file.is_file():

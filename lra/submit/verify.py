@@ -132,9 +132,11 @@ def rerun_command(folder: Path, run: Published) -> str:
         return f"train the configuration of {run.record.label} in {folder / CONFIGS}"
     arguments = shlex.split(run.record.command)
     # Replace the study, the seeds and the paths of the author's files.
-    replaced = re.compile(r"\+*(study|seeds|runs|source\.release|source\.archive)=")
+    replaced = re.compile(r"\+*(study|seeds|runs|source\.release|source\.archive|pretrain\.from)=")
     options = [argument for argument in arguments if not replaced.match(argument)]
-    if any(key.startswith("provenance.release") for key in run.choices):
+    # A download is identified by its address or its sha256 alone, and the rerun has to download it too.
+    identity_keys = {key for key in run.choices if key.startswith("provenance.release")}
+    if identity_keys - {"provenance.release.url", "provenance.release.sha256"}:
         options.append("source.release=<your copy of the files>")
     elif any("source.archive=" in argument for argument in arguments):
         options.append("source.archive=<your copy of the file>")

@@ -34,6 +34,8 @@ class Estimates:
     def __init__(self, root: Path, seconds: float):
         self.history = [(record, _time_settings(choices)) for record, choices in history(root)]
         self.deadline = time.monotonic() + seconds
+        # Threads of a run that does not set ``trainer.threads``.
+        self.threads = torch.get_num_threads()
 
     def of(self, plan: Plan, choices: dict, *, left: bool) -> tuple[float | None, str]:
         """Estimate the time of a seed.
@@ -47,6 +49,8 @@ class Estimates:
             Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's
             time: record | measured | unknown.
         """
+        # The name of a CPU and the time of a measured step depend on the number of threads.
+        torch.set_num_threads(plan.experiment.trainer.threads or self.threads)
         # Time of a step: the median of records of this configuration and device, else measured.
         name = device_name(plan.device, plan.processes.count)
         settings = _time_settings(choices)

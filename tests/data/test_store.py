@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -146,6 +147,7 @@ def test_missing_data_set_error_names_existing_one_and_difference(tmp_path):
         ([chunk(0, 3, labels="int32")], ValueError, "labels must be int64 or float32, not int32"),
         ([chunk(0, 3)._replace(labels=np.zeros(2, np.int64))], ValueError, "clash"),
         ([chunk(0, 3, tokens="float64")], ValueError, "tokens must be uint8, .*, float32, not float64"),
+        ([chunk(0, 3, tokens="uint16")], ValueError, "tokens must be uint8, int16, .*, not uint16"),
         ((chunk(i, 100) for i in range(1000)), OSError, "File too large"),
     ],
 )
@@ -233,9 +235,13 @@ def test_open_prepares_generated_source_or_names_command(tmp_path, capsys):
     assert unstored().open(tmp_path / "empty") == "examples" and not (tmp_path / "empty").exists()
 
 
-def test_folder_name_depends_only_on_arguments_and_version_and_must_be_writable(tmp_path):
+def test_folder_name_depends_only_on_arguments_and_version_and_must_be_writable(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     assert_error(r"cannot be written .*: choose another data folder", Slow().prepare, tmp_path / "file" / "data")
     assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
     assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
     assert type("Slow", (Slow,), {"version": "1.0.1"})().folder(tmp_path) != Slow().folder(tmp_path)
+    # A lock of another user, and a file system without locks.
+    for error, remedy in ((PermissionError(13, "no", "a.owner"), "another user may be"), (OSError(37, "no"), "choose")):
+        monkeypatch.setattr("lra.io.lock.fcntl.flock", Mock(side_effect=error))
+        assert_error(f"cannot be written .no.: {remedy}", Slow().prepare, tmp_path)

@@ -170,15 +170,13 @@ def cifar(path: Path) -> dict:
     return write_tar(path, {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"} | files)
 
 
-# Number of images.
-COUNT = 60
 INNER = f"pathfinder32/{FOLDERS[14]}"
 
 
 @functools.cache
 def labelled_images(contour: int = 14) -> list[tuple[int, bytes]]:
-    """(label, pixels) of each generated image."""
-    images, labels = generate(size=32, count=COUNT, seed=3, contour=contour)
+    """(label, pixels) of each of 60 generated images."""
+    images, labels = generate(size=32, count=60, seed=3, contour=contour)
     return [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
 
 

@@ -192,6 +192,7 @@ DAMAGED_FILES = {
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is not a readable image of 32 x 32": {IMAGE: SMALL},
     "imgs/8/sample_3.png: is missing": {IMAGE: None},
+    "sample_3.png: cannot be read: Is a directory": {IMAGE: None, f"{IMAGE}/x": b""},
     "only 21 of 60 images are different": nest(INNER, server.EQUAL_IMAGES),
     "has no metadata/*.npy": nest(INNER, server.NO_METADATA),
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
@@ -227,8 +228,7 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
     write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "my mega/input/train.src": b""})
     write_folder(tmp_path / "s4", {"tokenizer.pkl": b"", "train/data-0-of-1.arrow": b""})
-    folders = ("train/neg", "train/pos", "test/neg", "test/pos")
-    write_folder(tmp_path / "unpacked/aclImdb", {f"{folder}/0_5.txt": b"good" for folder in folders})
+    write_folder(tmp_path / "unpacked", REVIEWS | {"aclImdb/train/neg/0_5.txt": b"good"})
     status, out = inspected(tmp_path)
     for line in (
         "archive: ",

@@ -64,8 +64,8 @@ def test_search_skips_fifth_level_and_image_folders(tmp_path):
 def test_search_follows_symlinks_and_survives_symlink_loop(tmp_path):
     write_folder(tmp_path / "disk", server.LISTOPS)
     (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "listops").symlink_to(tmp_path / "disk")
-    (tmp_path / "root" / "loop").symlink_to(tmp_path / "root")
+    for name, target in (("listops", tmp_path / "disk"), ("loop", tmp_path / "root"), ("self", "self")):
+        (tmp_path / "root" / name).symlink_to(target)
     assert len(prepared(ListOps(release=tmp_path / "root"), tmp_path / "data")["train"]) == 2
 
 
@@ -106,8 +106,7 @@ def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
     assert prepared(source, tmp_path / "b") == prepared(Pathfinder(release=folder), tmp_path / "a")
     assert [path.name for path in (tmp_path / "b").glob("*/")] == [source.folder("").name]
     # The folder of the archive, with nothing unpacked in it.
-    (tmp_path / "packed").mkdir()
-    (tmp_path / "packed/lra_release.gz").write_bytes((tmp_path / "lra_release.gz").read_bytes())
+    write_folder(tmp_path / "packed", {"lra_release.gz": (tmp_path / "lra_release.gz").read_bytes()})
     assert Pathfinder(release=tmp_path / "packed").folder("") == source.folder("")
 
 

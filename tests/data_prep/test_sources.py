@@ -301,8 +301,7 @@ def test_files_that_change_before_they_are_read_are_rejected(home):
 
 def test_checksum_of_download_selects_its_data(home):
     archive = write_tar(home / "release.gz", PAIRS)["archive"]
-    folder = Retrieval(archive=archive).prepare("data")
-    assert Retrieval(archive=archive).folder("data") == folder
+    assert Retrieval(archive=archive).prepare("data") == Retrieval(archive=archive).folder("data")
     with pytest.raises(StoreError, match=r"has release .* instead of .*sha256.*aaaa"):
         Retrieval(archive=archive, sha256="a" * 64).load("data")
 

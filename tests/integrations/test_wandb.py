@@ -100,10 +100,9 @@ def test_resumed_online_run_sends_missing_evaluations(service, data_root, tmp_pa
     run_dir = run(tmp_path, "logger.wandb.mode=offline")
     upload, resume_args = [], []
     sent_run = SimpleNamespace(step=3, log=lambda row, step, commit: upload.append({"step": step, **row}))
-    open_run = lambda run_info, *, resume, **_: resume_args.append(resume) or sent_run
-    service.setattr(logger, "open_run", open_run)
+    service.setattr(logger, "open_run", lambda run_info, *, resume, **_: resume_args.append(resume) or sent_run)
     result = config("sdpa", f"runs={tmp_path}", *WORDS)
-    logger.WandB(folder=run_dir, first_step=4, experiment=result, seed=0, fingerprint="f", project="lra")
+    logger.WandB(folder=run_dir, first_step=4, experiment=result, seed=0, fingerprint="f")
     assert resume_args == [True] and upload == [row for row in rows(run_dir) if row["step"] >= 3] and len(upload) == 2
 
 
@@ -223,7 +222,7 @@ def test_report_publishes_offline(service, runs, tables, capfd):
     # A picture of an earlier report does not belong to this one.
     (runs / "report" / "figures").mkdir(parents=True)
     Image.new("RGB", (8, 4), "red").save(runs / "report" / "figures" / "costs.png")
-    words = [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline", "~logger.wandb.tags"]
+    words = [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline", "~logger.wandb.tags", "~logger.wandb.project"]
     report.__wrapped__(compose(ReportOptions, words))
     out, err = capfd.readouterr()
     figures = [path for path in (runs / "report").glob("*/*.png") if path.stem != "costs"]

@@ -56,6 +56,8 @@ def test_reading_missing_file_or_folder_raises_reason(tmp_path):
     # A missing file is not explained as a full disk.
     with pytest.raises(FileNotFoundError), atomic.explain_disk_errors(tmp_path):
         (tmp_path / "best.ckpt").read_bytes()
+    with pytest.raises(ValueError, match="a cannot be read or written: Stale"), atomic.explain_disk_errors(tmp_path):
+        raise OSError(errno.ESTALE, "Stale file handle", "a")
 
 
 def fail_to_copy(path):

@@ -177,8 +177,7 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
     packed_q, packed_k = layout.pack(q, 2), layout.pack(k, 2)
     for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout, fused=True):
         position = index - layout.starts[:, None, None]
-        assert (position >= 0).all()
-        assert (position < layout.num_real[:, None, None]).all()
+        assert (position >= 0).all() and (position < layout.num_real[:, None, None]).all()
         assert (index.sort(-1).values.diff(dim=-1) > 0).all()
 
 

@@ -140,6 +140,8 @@ def test_cur_attention_float16_exact_inverse_matches_float32():
         out_float32 = cur_attention(q.float(), k.float(), v.float(), count=8, steps=None)
         assert out.dtype == torch.float16
         torch.testing.assert_close(out, out_float32.half(), rtol=2**-10, atol=0)
+        with torch.autocast("cpu", torch.float16):
+            assert torch.equal(cur_attention(q.float(), k.float(), v.float(), count=8, steps=None), out_float32)
         positions = torch.arange(8) * 4
         u = (q[:, :, positions].float() @ k[:, :, positions].float().mT / 8**0.5).softmax(-1)
         num_overflows += bool(exact(u).abs().max() > torch.finfo(torch.float16).max)

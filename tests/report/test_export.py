@@ -66,8 +66,7 @@ def test_page_is_self_contained_and_escapes_names(written):
 
 
 def test_report_without_finished_seed_is_written(tmp_path):
-    record = diverged(tmp_path, 3)
-    (record.parents[3] / "fresh_test.csv").write_text("seed\n0\n")
+    (diverged(tmp_path, 3).parents[3] / "fresh_test.csv").write_text("seed\n0\n")
     page = page_of(tmp_path, tmp_path / "report")
     assert "have no metrics.csv" in page and "no seed finished" in page and "fresh_test.csv" in page
     assert "listops failed" in (tmp_path / "report" / "tables" / "study-paper-paper.csv").read_text()

@@ -146,8 +146,7 @@ def test_pretraining_with_another_version_of_a_custom_class_is_not_reused(tmp_pa
     for folder, remedy in ((source, "pretrain again without pretrain.from"), (target.path, "delete that folder")):
         folder.mkdir(parents=True, exist_ok=True)
         record.save_pretraining(pretraining, folder)
-        message = error_message(target.find_finished)
-        assert f"{folder} was trained with another version of mine; {remedy}" in message
+        assert f"{folder} was trained with another version of mine; {remedy}" in error_message(target.find_finished)
 
 
 @pytest.fixture(scope="module")

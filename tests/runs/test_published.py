@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import error_message
+from server import write_folder
 from support.records import PHASE, RECORD, flip, replace_text
 
 from lra.evaluate.restore import load_best_model, restore_experiment
@@ -129,11 +130,9 @@ def home(tmp_path, monkeypatch):
     """Change to a working directory with two finished runs in runs/mine, of which seed 0 has weights."""
     monkeypatch.chdir(tmp_path)
     for seed, run in enumerate(SOURCES):
-        folder = tmp_path / "runs" / "mine" / f"seed-{seed}"
-        folder.mkdir(parents=True)
+        folder = write_folder(tmp_path / f"runs/mine/seed-{seed}", {config_file.NAME: yaml.dump(run.choices).encode()})
         if seed == 0:
             shutil.copy(WEIGHTS[0] / checkpoint.BEST, folder)
-        (folder / config_file.NAME).write_text(yaml.dump(run.choices))
         (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(run.evaluations))
         record.save(run.record, folder)
     return tmp_path
@@ -171,12 +170,12 @@ def test_publish_adds_complete_runs_once_in_any_number_of_steps(home, publish_mi
 
 
 def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine, monkeypatch):
+    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
+    assert "best.ckpt cannot be used" in publish_mine("weights=[0]")[0] and not (home / "out").exists()
+    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
     publish_mine()
     old_files = contents(home / "out")
     assert "weights=[9]: " in publish_mine("weights=[0,9]")[0]
-    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
-    assert "best.ckpt cannot be used" in publish_mine("weights=[0]")[0] and not list((home / "out").rglob("seed-0"))
-    flip(home / "runs/mine/seed-0" / checkpoint.BEST)
     publish_mine("weights=[0]")
     (copy,) = (home / "out").rglob(checkpoint.BEST)
     assert copy.parent.name == "seed-0" and copy.read_bytes() == (WEIGHTS[0] / checkpoint.BEST).read_bytes()
@@ -244,8 +243,7 @@ def test_publish_does_not_overwrite_another_run(home, publish_mine):
     publish_mine()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     old_files = contents(home / "out")
-    assert "and runs/mine/seed-0 hold different runs" in publish_mine()[0]
-    assert contents(home / "out") == old_files
+    assert "and runs/mine/seed-0 hold different runs" in publish_mine()[0] and contents(home / "out") == old_files
 
 
 def test_publish_without_finished_run_or_folder_raises_error(home, call):
@@ -256,8 +254,7 @@ def test_publish_without_finished_run_or_folder_raises_error(home, call):
 
 def test_publish_follows_links_and_reports_unfinished_runs(home, publish_mine):
     root = home / "runs" / "mine"
-    (root / "seed-2").mkdir()
-    (root / "seed-2" / config_file.NAME).write_text("a: 1\n")
+    write_folder(root / "seed-2", {config_file.NAME: b"a: 1\n"})
     for seed in (1, 2):
         shutil.move(root / f"seed-{seed}", home / f"moved-{seed}")
         (root / f"seed-{seed}").symlink_to(home / f"moved-{seed}")

@@ -174,8 +174,7 @@ def test_link_to_another_disk_is_followed(runs, place):
 
 
 # Path of a link to a folder that has another path too, and its target.
-AGAIN = {f"{RECORD.study}/{RECORD.task}/other": RECORD.label, f"{LABEL}/seed-0/loop": "."}
-AGAIN |= {"mine": "../runs", "up": ".."}
+AGAIN = {f"{RECORD.study}/{RECORD.task}/other": RECORD.label, f"{LABEL}/seed-0/loop": ".", "a": "../runs", "up": ".."}
 
 
 @pytest.mark.parametrize("place", AGAIN)
@@ -210,11 +209,9 @@ def test_every_choice_changes_the_fingerprint(attn):
 
 
 def test_finished_run_is_read_and_its_model_rebuilt(tmp_path):
-    home = tmp_path / "cur_abs" / "seed-0"
-    home.mkdir(parents=True)
     settings = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
     choices = settings.choices(settings.task_data().source.provenance)
-    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    home = write_folder(tmp_path / "cur_abs" / "seed-0", {"config.yaml": yaml.safe_dump(choices).encode()})
     record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
     run = RunDir.read(home)
     experiment = restore_experiment(run, "data")

@@ -141,6 +141,7 @@ def use_custom_class(runs, text=SOURCE):
         (retrain(ALL, command="lra.train experiment=curformer_listops"), "160,000 examples, the suite's configuration"),
         (retrain(ALL, {"source._target_": "mine.Efficient"}), "data_prep.listops.ListOps -> mine.Efficient"),
         (retrain(ALL[:3], command="lra.train attn=mine"), "was trained by attn=mine, which is not part of the suite"),
+        (retrain(ALL[:3], command="x experiment=mine"), "trained by experiment=mine, which is not part of the suite"),
         (retrain(ALL, {"task.limit": 60}), "task options that differ from the suite's (task.limit: 2000 -> 60)"),
         (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: the control's rate 10.0 is neither the mechanism's rate"),
         (retrain(ALL[3:], {"attn._target_": "lra.attention.controls.Identity"}), "mean has the name of attn=mean but"),
@@ -155,7 +156,8 @@ def use_custom_class(runs, text=SOURCE):
         ("author=null", "author is not given; add author='...'"), ("name=Cur", "name=Cur is not allowed; use lower"),
         ("link=ftp", "link=ftp is not an address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
-        (lambda runs: tables.save(runs / "mine/copy", [published("cur_abs")]), "is a row of a table without checksum"),
+        (lambda runs: tables.save(runs / "mine/copy", [published("cur_abs")]) or f"runs={STUDY}{'/..' * 20}{runs}/mine",
+         "is a row of a table without checksum"),
         (remove("cur_abs"), "there is no mechanism, only the control"),
         ("name=null", "runs and name are missing: runs=<folder of runs>"),
     ],
@@ -173,11 +175,12 @@ def test_data_read_from_the_release_are_accepted(runs):
     run = published("cur_abs")
     choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
     choices |= {"provenance.name": "listops", "provenance.release": "0e1", "optim.steps": 6000}
-    result = dataclasses.replace(run.record, command="python -m lra.train task=listops ++source.release=files")
+    result = dataclasses.replace(run.record, command="x task=listops ++source.release=files pretrain.from=files")
     from_release = run._replace(choices=choices, record=result)
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
     rerun = rerun_command(Path("cur"), from_release)
     assert "'source.release=<your copy of the files>'" in rerun and "=files" not in rerun
+    assert "release" not in rerun_command(Path("cur"), from_release._replace(choices={"provenance.release.url": "a"}))
     fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
     reasons = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
     assert "data that differ from the benchmark's (test: 2000 -> 256)" in reasons[0] and len(reasons) == 1
@@ -265,12 +268,10 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     stop, _ = command("verify=cur", f"runs={varying}")
     assert "listops mean lacks seed 3 of 0 to 4" in stop and "resumed by other code (0123-dirty)" in stop
     other = add_seeds(tmp_path / "other", 35.2, 17.1)
-    for seed in range(3):
-        add(other, "cur_abs", seed, published("cur_abs").choices | {"optim.lr": 1e-3}, test=35.2 + seed)
+    retrain(ALL[:3], {"optim.lr": 1e-3}, test=40.0)(other)
     reason = "cur_abs has another configuration (optim.lr: 0.0001 -> "
     assert reason in command("verify=cur", f"runs={other}", "author=B")[0]
-    for seed in range(3):
-        add(other, "cur_abs", seed, test=35.2 + seed, sources={"mine": "0" * 64})
+    retrain(ALL[:3], sources={"mine": "0" * 64}, test=40.0)(other)
     assert "cur_abs has another file of its class" in command("verify=cur", f"runs={other}", "author=B")[0]
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
     for author in ("null", "' a.  NAME'"):
@@ -295,12 +296,15 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert tolerance([30.0, 36.0, 42.0], [36.0, 36.0, 36.0]) == pytest.approx(2 * (36 / 3) ** 0.5)
 
 
-def test_subset_of_files_is_other_data():
+def test_subset_or_easier_images_of_files_are_other_data():
     run = next(iter(tables.read(tables.HOME / "text").values()))
     benchmark = checks.compose_benchmark("task=text", "attn=mean", "protocol=paper")
     assert checks.check_data(run, benchmark) == []
     (reason,) = checks.check_data(run._replace(choices=run.choices | {"source.test": 200}), benchmark)
     assert "on data that differ from the benchmark's (source.test: None -> 200)" in reason
+    benchmark = checks.compose_benchmark("task=pathfinder", "attn=mean", "protocol=paper")
+    (reason,) = checks.check_data(run._replace(choices={"provenance.contour": 9}), benchmark)
+    assert "(contour: 14 -> 9; " in reason
 
 
 def test_submissions_in_repository_are_valid():

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from conftest import assert_error, until
+from server import write_folder
 from support.records import GRID, SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
 
@@ -56,8 +57,7 @@ def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, call):
 
 def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):
     runs, options = four
-    runs[2].folder.mkdir(parents=True)
-    (runs[2].folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 7}))
+    write_folder(runs[2].folder, {"config.yaml": b"optim.lr: 7\n"})
     # A folder without results is accepted.
     assert len(plan.expand(options, threads=None)[0]) == 4
     (runs[2].folder / "metrics.csv").touch()
@@ -96,10 +96,12 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     measured_runs = plan.expand(options, threads=None)[0]
     assert measured_runs[3].basis == "measured" and 0 < measured_runs[3].seconds < 600
 
-    for run in runs[:2]:
-        finish(run, device=device_name("cpu"), step_ms=100.0, n_val=64)
-    # sweep=board estimates further seeds from finished ones.
-    assert plan.expand(options, threads=None)[0][0].basis == "record"
+    # sweep=board estimates further seeds from finished ones, which had as many threads.
+    finish(runs[1])
+    for threads in (2, 1):
+        device = re.sub(r"\d+ threads", f"{threads} threads", device_name("cpu"))
+        finish(runs[0], device=device, step_ms=100.0, n_val=64)
+        assert plan.expand(options.replace(measure=0), threads=threads)[0][0].basis == "record"
 
 
 def test_watch_reports_states_and_progress(four, capfd, monkeypatch):
@@ -132,8 +134,7 @@ def test_watch_reports_states_and_progress(four, capfd, monkeypatch):
 
 def test_run_without_estimate_takes_mean_of_the_others(four):
     runs = [replace(run, seconds=value) for run, value in zip(four[0], (100.0, None, 300.0, None), strict=True)]
-    runs[1].folder.mkdir(parents=True)
-    (runs[1].folder / "metrics.csv").write_text("step,val\n3,9.0\n")
+    write_folder(runs[1].folder, {"metrics.csv": b"step,val\n3,9.0\n"})
     watch = progress.Watch(runs)
     # 10 s for 100 of 100 + 200 / 2 + 300 + 200 seconds; 200 is the mean. The second run stopped half-way.
     watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"
@@ -227,8 +228,7 @@ def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch
         rounds.append(len(runs))
         for run in runs:
             if len(rounds) == 1:
-                run.folder.mkdir(parents=True)
-                (run.folder / "metrics.csv").write_text("step,val\n3,9.0\n")
+                write_folder(run.folder, {"metrics.csv": b"step,val\n3,9.0\n"})
             else:
                 finish(run)
 
@@ -355,8 +355,7 @@ def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):
         monkeypatch.setattr(job.HydraConfig, "get", lambda hydra=hydra: hydra)
         job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest={})
     # A run past its latest start is not started.
-    late = {str(tmp_path / "2"): time.time() - 1}
-    job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest=late)
+    job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest={str(tmp_path / "2"): time.time() - 1})
     assert taken == ["4", "6", "4"]
 
 

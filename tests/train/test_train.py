@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import config, error_message, set_up, slow, small_disk
+from server import write_folder
 from support import training
 from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -82,8 +83,7 @@ def test_resume_after_crash_and_full_disk_is_bit_exact(data_root, tmp_path, monk
 
     steps.clear()
     trained(tmp_path / "cut", *words)
-    assert sorted(set(steps)) == list(range(6, 12))
-    assert result(crashed_dir) == result(reference_dir)
+    assert sorted(set(steps)) == list(range(6, 12)) and result(crashed_dir) == result(reference_dir)
     training.assert_same_files(crashed_dir, reference_dir, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
@@ -151,9 +151,7 @@ def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
-    package = tmp_path / "lra/runs"
-    package.mkdir(parents=True)
-    (package / "record.py").write_text("")
+    package = write_folder(tmp_path / "lra/runs", {"record.py": b""})
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")

@@ -45,7 +45,7 @@ class WandB(WandbLogger):
         experiment: Experiment,
         seed: int,
         fingerprint: str,
-        project: str,
+        project: str = "lra",
         entity: str | None = None,
         mode: Mode | None = None,
         tags: Sequence[str] = (),

@@ -30,6 +30,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -54,9 +55,9 @@ def cubic_steps(pinv: Callable) -> int:
     if options["init"] != "per_matrix":
         raise ValueError(f"Triton kernels take pinv.init=per_matrix, not {options['init']!r}; impl=sdpa takes any")
     steps = options["steps"]
-    if not isinstance(steps, int) or steps < 0:
+    if not isinstance(steps, Integral) or steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {format_value(steps)}")
-    return steps
+    return int(steps)
 
 
 def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:

@@ -103,7 +103,8 @@ def forward(
         rv = combined_rv
         lse = combined_lse
         u = core_library.inner_matrix(*selected.gathered())
-        z = cubic(u, steps=steps)
+        # With steps=0 the result is a scaled transpose; the operator's fake implementation is contiguous.
+        z = cubic(u, steps=steps).contiguous()
         w = z @ rv
 
     # The output, C W, laid out as v.
