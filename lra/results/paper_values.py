@@ -35,8 +35,6 @@ _LINKS = {
     "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
     "Long Range Arena": "https://github.com/google-research/long-range-arena",
     "MLRA": "https://github.com/fluderm/MLRA",
-    # Only a summary of it was found, without an identifier.
-    "suGRU": "https://scholar.google.com/scholar?q=suGRU+Long+Range+Arena",
 }
 
 
