@@ -70,8 +70,8 @@ print: $(STAMP) ## tables and figures as runs/print/main.pdf by pdflatex (RUNS, 
 	cd runs/print && pdflatex -interaction=batchmode main.tex && pdflatex -interaction=batchmode main.tex
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser and not compiles" --timeout=120 --durations=10
-	LRA_CHECK_SHAPES=0 $(BIN)/python -m pytest -q -m "compiles and not slow and not gpu" --timeout=120 tests/ops tests/train
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser and not compiles" --timeout=240 --durations=10
+	LRA_CHECK_SHAPES=0 $(BIN)/python -m pytest -q -m "compiles and not slow and not gpu" --timeout=240 tests/ops tests/train
 
 test-fast: setup ## mathematics, mechanisms and models on short sequences, without triton's interpreter
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \

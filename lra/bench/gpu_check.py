@@ -2,8 +2,8 @@
 
 The parts, in order, are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by
 ``trainer=gpu``, a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves
-its results so far. Run the same command to resume, also where the archive is unpacked: parts that ended by themselves
-are skipped, and interrupted trainings continue from their last checkpoint.
+its finished tests, lengths and checkpoints. Run the same command to resume, also where the archive is unpacked: parts
+that ended by themselves are skipped, and interrupted trainings continue from their last checkpoint.
 """
 
 if __name__ == "__main__":
@@ -106,7 +106,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     A part is interrupted OVERHEAD seconds after its share, so the check may end OVERHEAD + GRACE seconds late.
 
     Args:
-        minutes: time of all parts together; none starts later.
+        minutes: time of all parts together; none starts in the last OVERHEAD seconds, which would not suffice.
         home: folder of the results, runs/gpu-check.
         todo: parts in their order.
         env: environment of their processes.
@@ -123,7 +123,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     # A part that has ended is not repeated, so that the same command resumes.
     for part in todo:
         left = end - time.monotonic()
-        if left > 0 and not _done(home, part.name).exists():
+        if left > OVERHEAD and not _done(home, part.name).exists():
             seconds = min(part.share * 60 * minutes, left)
             outcome = run_part(home, part, seconds, env)
             log(f"gpu-check: {part.name}, {outcome}")

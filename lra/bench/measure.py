@@ -145,7 +145,8 @@ def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
     """Measure the most bytes of tensors alive at once during step(), above the bytes before it.
 
     On a GPU this is the allocator's own count; on a CPU it counts the storages that operators return, also inside the
-    operators of ``lra.ops.untraced``, without the scratch space inside PyTorch's own operators.
+    operators of ``lra.ops.untraced``, without the scratch space inside PyTorch's own operators. Most tensors inside
+    code of torch.compile are not counted, and code that has not been compiled before this call stays uncompiled.
 
     Args:
         step: function to call once.

@@ -13,9 +13,10 @@ recompute in the backward pass:
 
     exact                   4 G n² d, 14 G n² d in both passes; n (n + 1) / 2 instead of n² if it is causal
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
-                            iteration at four products each. Two savings are neglected: the released CUR takes U out of
-                            C (2 m² d less), and impl=sdpa in 16 bits applies the inverse by its factors (in the forward
-                            pass 4 s m³ + 4 s m² d instead of 8 s m³, which is less if m > d).
+                            iteration at four products each. Three savings are neglected: the released CUR takes U out
+                            of C (2 m² d less), impl=sdpa in 16 bits applies the inverse by its factors (in the forward
+                            pass 4 s m³ + 4 s m² d instead of 8 s m³, which is less if m > d), and the Triton kernels in
+                            16 bits take five products per step in the backward pass instead of eight.
 """
 
 from collections.abc import Callable
@@ -111,5 +112,7 @@ def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
 
 def _seconds(call: Callable[[], object], device: str) -> float:
     """Seconds of the fastest of ten calls."""
-    measurements = measure({"call": call}, repeats=10, warmup=2, device=device)
-    return min(measurements["call"].samples) / 1000
+    measurement = measure({"call": call}, repeats=10, warmup=2, device=device)["call"]
+    if not measurement.samples:
+        raise ValueError(f"the rates of this machine cannot be measured: {measurement.status}")
+    return min(measurement.samples) / 1000

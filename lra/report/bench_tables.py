@@ -95,16 +95,17 @@ def _over_lengths(group: Group) -> Table:
         for field in SIZES:
             size = getattr(rows[-1], field) if rows else None
             line[field] = Cell.of(size, "{:,}".format)
+        # The reasons for missing times.
+        problems = {row.status for row in group.rows if label(row) == name} - {"ok"}
+        line["status"] = "; ".join(sorted(problems))
         lines.append(line)
 
-    # Steps, and records of earlier versions, have no sizes.
-    at_largest_n = ["MB"]
-    for field in SIZES:
-        if _has_content(lines, field):
-            at_largest_n.append(field)
-        else:
-            for line in lines:
-                del line[field]
+    # Steps, and records of earlier versions, have no sizes; without a failure there is no status.
+    filled = [field for field in (*SIZES, "status") if _has_content(lines, field)]
+    for field in {*SIZES, "status"} - set(filled):
+        for line in lines:
+            del line[field]
+    at_largest_n = ["MB", *(field for field in SIZES if field in filled)]
     about = (
         f"{_about(group.source)}; spread: the largest over n; {', '.join(at_largest_n)}: at the largest n with a time"
     )

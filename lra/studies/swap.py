@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ..config.base import Section
 from ..config.experiment import Experiment
@@ -196,15 +197,15 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifie
             other shapes, or only one of the mechanisms has a shared projection for queries and keys.
     """
     exact = load_best_model(run, source)
-    weights = exact.state_dict()
     torch.manual_seed(run.result.seed)
     swapped = target.classifier()
     _check_shared_qk(exact, swapped, source, target)
+    new_weights = swapped.state_dict()
+    weights = _weights_to_keep(exact, new_weights)
 
     # Only the mechanism may have weights that the run does not have.
     prefixes = tuple(f"{path}." for path in mechanisms(swapped))
     old_keys = weights.keys()
-    new_weights = swapped.state_dict()
     missing = [key for key in new_weights if key not in old_keys and not key.startswith(prefixes)]
     left_over = [key for key in old_keys if key not in new_weights]
     common = old_keys & new_weights.keys()
@@ -222,6 +223,19 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifie
     # The mechanism's additional weights stay as they were drawn.
     swapped.load_state_dict(weights, strict=False)
     return exact, swapped.eval()
+
+
+def _weights_to_keep(exact: Classifier, new_weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the run's weights without the buffers of its mechanism, such as random numbers, that do not fit."""
+    parameters = dict(exact.named_parameters(remove_duplicate=False))
+    prefixes = tuple(f"{path}." for path in mechanisms(exact))
+    weights = {}
+    for key, value in exact.state_dict().items():
+        new_value = new_weights.get(key)
+        fits = new_value is not None and new_value.shape == value.shape
+        if fits or key in parameters or not key.startswith(prefixes):
+            weights[key] = value
+    return weights
 
 
 def _check_shared_qk(exact: Classifier, swapped: Classifier, source: Experiment, target: Experiment) -> None:

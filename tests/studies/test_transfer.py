@@ -20,7 +20,7 @@ from lra.data.datamodule import Batch
 from lra.io.typed_json import save
 from lra.runs.reader import finished, scan
 from lra.studies.qkv import mechanisms, record_calls
-from lra.studies.swap import TransferOptions, experiments, swap
+from lra.studies.swap import TransferOptions, _weights_to_keep, experiments, swap
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer, transfer_seed
 from lra.studies.transfer.control import MeanControl, ZeroControl
@@ -69,8 +69,9 @@ def test_swap_keeps_trained_weights_and_adds_only_new_ones(runs):
     old, new = exact.state_dict(), swapped.state_dict()
     assert all(torch.equal(old[key], new[key]) for key in old)
     assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
-    _, repeated = models(runs, "attn=nystrom", "attn.landmarks=8")
-    assert all(torch.equal(value, repeated.state_dict()[key]) for key, value in new.items())
+    repeated = models(runs, "attn=nystrom", "attn.landmarks=8")[1].state_dict()
+    assert all(torch.equal(value, repeated[key]) for key, value in new.items())
+    assert _weights_to_keep(models(runs, "attn=cur_random", "attn.count=8")[1], old).keys() == old.keys()
 
 
 def test_cur_with_all_tokens_and_exact_inverse_equals_trained_model(runs):
@@ -95,10 +96,9 @@ def test_layer_distances_match_known_shift(runs):
     exact_outputs = lambda batch: record_calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
     outs = torch.cat([exact_outputs(batch)[batch.mask[:, 0]] for batch in entries]).double()
     first, second = compare_layers(exact, swapped, entries)
-    assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
+    assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6) and first.spectrum == []
     assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
     assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
-    assert first.spectrum == []
 
 
 def test_spectrum_matches_svd_of_dense_map(runs):

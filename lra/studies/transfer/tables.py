@@ -96,7 +96,8 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
                 constant.append((key, str(value)))
         constants.append(tuple(constant))
     group = group.assign(value=pd.Series(values, group.index, dtype=object), constant=constants)
-    group = group.dropna(subset="value")
+    # A diverged seed has no score.
+    group = group.dropna(subset=["value", "test"])
     # A default that was written on the command line is part of the label, but the point is the same.
     group = group.drop_duplicates(["constant", "seed", "value"])
 
@@ -175,7 +176,7 @@ def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
         label,
         str(seeds.record.iloc[0].token_budget or ""),
         str(tuned),
-        _mean_and_spread(seeds.exact),
+        _mean_and_spread(scored.exact),
         _mean_and_spread(scored.test),
         _mean_and_spread(scored.test - scored.exact),
         count,
