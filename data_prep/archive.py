@@ -65,25 +65,17 @@ def _children(folder: Path) -> list[Path] | None:
         return None
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _is_folder(entry)]
+            names = [entry.name for entry in entries if followed(entry.is_dir)]
     except OSError:
         return None
     visible = [name for name in names if not name.startswith(".") and name not in SKIPPED]
     return [folder / name for name in sorted(visible)]
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder or a link to one; False if the link cannot be followed, as a link to itself."""
+def followed(test: Callable[[], bool]) -> bool:
+    """Call ``is_dir`` or ``is_file`` of an entry; False for a link that cannot be followed, such as one to itself."""
     try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a file or a link to one; False if the link cannot be followed."""
-    try:
-        return entry.is_file()
+        return test()
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ from lra.console import log
 from lra.data.progress import DELAY, Progress, reporter
 from lra.data.source import cores, explain_full_disk
 
-from ..archive import DEPTH, ambiguous, fingerprint, hash_states, is_file, is_metadata, members, reading, subfolders
+from ..archive import DEPTH, ambiguous, fingerprint, followed, hash_states, is_metadata, members, reading, subfolders
 from ..examples import in_order
 from .listing import BLOCK, CONTOUR_OF_FOLDER, FOLDERS, REMEDY, Listed, decode, listing
 
@@ -124,7 +124,7 @@ def _states(folder: Path) -> States:
 
 def _states_of_files(folder: Path) -> States:
     with os.scandir(folder) as entries:
-        files = [entry for entry in entries if is_file(entry)]
+        files = [entry for entry in entries if followed(entry.is_file)]
     files.sort(key=lambda entry: entry.name)
     # scandir knows the kind of an entry without another system call, but not its size.
     states = []
