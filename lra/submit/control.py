@@ -81,6 +81,19 @@ def find_published_control(runs: Sequence[Published], rates: Sequence[float]) ->
     return found
 
 
+def published_reruns(control: Sequence[Published]) -> list[Published]:
+    """Find published runs that have the configuration of a submitted control; none if no study has them.
+
+    Args:
+        control: runs of the control on one task.
+    """
+    for runs in published_controls(control[0].record.task, control[0].choices["optim.lr"]):
+        # Devices, threads and folders are not choices.
+        if not config_file.difference(control[0].choices, runs[0].choices):
+            return runs
+    return []
+
+
 def published_controls(task: str, rate: float) -> list[list[Published]]:
     """List the published controls of a task with enough seeds, those at one learning rate first."""
     controls = []

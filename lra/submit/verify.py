@@ -14,7 +14,8 @@ from ..runs import config_file
 from ..runs.published import CONFIGS, Published
 from ..runs.published import read as read_tables
 from . import checks, record
-from .groups import FEWEST_SEEDS, Groups, by_mechanism
+from .control import published_reruns
+from .groups import FEWEST_SEEDS, Groups, by_mechanism, is_control
 from .record import Comparison, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.
@@ -25,12 +26,15 @@ STANDARD_ERRORS = 2
 def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     """Compare every mechanism of a submission with its rerun.
 
+    A control without rerun is compared with published runs of the same configuration. If it consists of published runs
+    itself, it was trained in this repository, and there is nothing to compare.
+
     Args:
         folder: submissions/<name>.
         reruns: runs of the rerun.
 
     Returns:
-        One comparison for each task and label, the control included.
+        One comparison for each task and label.
 
     Raises:
         ValueError: runs are missing, are the submitted ones, leave out a seed, are of uncommitted code, or have another
@@ -38,7 +42,50 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     """
     submitted = by_mechanism(read_tables(folder).values())
     rerun_groups = {key: runs for key, runs in by_mechanism(reruns).items() if key in submitted}
-    # Every mechanism that lacks seeds, with the command that trains them.
+    published_groups = {}
+    for key, runs in submitted.items():
+        if is_control(runs) and key not in rerun_groups:
+            published_groups[key] = published_reruns(runs)
+    compared = {key: runs for key, runs in submitted.items() if not is_part_of(runs, published_groups.get(key, []))}
+
+    # A rerun is another training of every seed, by committed code.
+    check_complete(folder, compared, rerun_groups | published_groups)
+    reasons = check_trained_again(submitted, rerun_groups)
+    reasons += checks.check_consecutive_seeds(rerun_groups)
+    reasons += checks.check_commits([run for runs in rerun_groups.values() for run in runs])
+    if reasons:
+        raise ValueError("\n  ".join(["the rerun cannot be used:", *reasons]))
+
+    # Compare the means over seeds.
+    comparisons = []
+    for key, runs in compared.items():
+        rerun_runs = rerun_groups.get(key) or published_groups[key]
+        check_same_training(folder, runs, rerun_runs)
+        comparisons.append(compare_means(runs, rerun_runs))
+    return comparisons
+
+
+def compare_means(runs: Sequence[Published], rerun_runs: Sequence[Published]) -> Comparison:
+    """Compare the seeds of a task and label with their rerun. Seeds that diverged are excluded from the means."""
+    first = runs[0].record
+    scores = finished_scores(runs)
+    rerun_scores = finished_scores(rerun_runs)
+    num_failed = len(rerun_runs) - len(rerun_scores)
+    if num_failed:
+        log(f"{first.task} {first.label}: {plural(num_failed, 'seed')} of the rerun diverged, excluded from the mean")
+    return Comparison(
+        task=first.task,
+        label=first.label,
+        submitted=mean(scores),
+        rerun=mean(rerun_scores),
+        n=len(scores),
+        rerun_n=len(rerun_scores),
+        tolerance=tolerance(scores, rerun_scores),
+    )
+
+
+def check_complete(folder: Path, submitted: Groups, rerun_groups: Groups) -> None:
+    """Raise ValueError if mechanisms lack seeds in the rerun, with the commands that train them."""
     missing = []
     for (task, label), runs in submitted.items():
         count = len(finished_scores(rerun_groups.get((task, label), [])))
@@ -48,41 +95,18 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     if missing:
         raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
 
-    # A rerun is another training of every seed, by committed code.
-    reasons = check_trained_again(submitted, rerun_groups)
-    reasons += checks.check_consecutive_seeds(rerun_groups)
-    reasons += checks.check_commits([run for runs in rerun_groups.values() for run in runs])
-    if reasons:
-        raise ValueError("\n  ".join(["the rerun cannot be used:", *reasons]))
 
-    comparisons = []
-    for (task, label), runs in submitted.items():
-        rerun_runs = rerun_groups[task, label]
-        scores = finished_scores(runs)
-        rerun_scores = finished_scores(rerun_runs)
-        num_failed = len(rerun_runs) - len(rerun_scores)
-        if num_failed:
-            log(f"{task} {label}: {plural(num_failed, 'seed')} of the rerun diverged, excluded from the mean")
-        # Devices, threads and folders are not choices, so a rerun on another machine has the same choices.
-        for rerun_run in rerun_runs:
-            difference = config_file.difference(runs[0].choices, rerun_run.choices)
-            if difference:
-                raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
-            if rerun_run.record.sources != runs[0].record.sources:
-                remedy = f"export PYTHONPATH={folder} and train again"
-                raise ValueError(f"the rerun of {task} {label} has another file of its class; {remedy}")
-        comparisons.append(
-            Comparison(
-                task=task,
-                label=label,
-                submitted=mean(scores),
-                rerun=mean(rerun_scores),
-                n=len(scores),
-                rerun_n=len(rerun_scores),
-                tolerance=tolerance(scores, rerun_scores),
-            )
-        )
-    return comparisons
+def check_same_training(folder: Path, runs: Sequence[Published], rerun_runs: Sequence[Published]) -> None:
+    """Raise ValueError if a rerun has another configuration or another file of its class than the submitted runs."""
+    submitted = runs[0]
+    name = f"the rerun of {submitted.record.task} {submitted.record.label}"
+    # Devices, threads and folders are not choices, so a rerun on another machine has the same choices.
+    for rerun in rerun_runs:
+        difference = config_file.difference(submitted.choices, rerun.choices)
+        if difference:
+            raise ValueError(f"{name} has another configuration ({difference})")
+        if rerun.record.sources != submitted.record.sources:
+            raise ValueError(f"{name} has another file of its class; export PYTHONPATH={folder} and train again")
 
 
 def check_trained_again(submitted: Groups, rerun_groups: Groups) -> list[str]:
@@ -94,6 +118,11 @@ def check_trained_again(submitted: Groups, rerun_groups: Groups) -> list[str]:
         if seeds:
             reasons.append(f"{' '.join(key)} seed {', '.join(seeds)} is the submitted run itself; train it again")
     return reasons
+
+
+def is_part_of(runs: Sequence[Published], others: Sequence[Published]) -> bool:
+    """Whether every run is one of some other runs."""
+    return {identity(run) for run in runs} <= {identity(run) for run in others}
 
 
 def identity(run: Published) -> tuple[str, str | None, float | None]:
@@ -153,12 +182,16 @@ def is_verified(folder: Path) -> bool:
     verification = record.load_verification(folder)
     if verification is None:
         return False
-    # Each task and label of the tables needs a comparison of its present scores that agrees.
+    # Each task and label of the tables needs a comparison of its present scores that agrees, or is a published control.
     comparisons = {(item.task, item.label): item for item in verification.comparisons}
     groups = by_mechanism(read_tables(folder).values())
-    if comparisons.keys() != groups.keys():
+    if not comparisons.keys() <= groups.keys():
         return False
     for key, runs in groups.items():
+        if key not in comparisons:
+            if is_control(runs) and is_part_of(runs, published_reruns(runs)):
+                continue
+            return False
         scores = finished_scores(runs)
         item = comparisons[key]
         is_current = item.n == len(scores) and math.isclose(item.submitted, mean(scores))

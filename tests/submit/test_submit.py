@@ -204,7 +204,8 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
 
 
 def test_published_control_with_the_same_settings_replaces_a_missing_one(runs, command):
-    choices = tables.read(tables.HOME / "bf16")[tables.HOME / "bf16/listops/cur_abs/seed-0"].choices
+    study = tables.read(tables.HOME / "bf16")
+    choices, control = [study[tables.HOME / "bf16/listops" / label / "seed-0"].choices for label in ("cur_abs", "mean")]
     # The published control at the rate of the mechanism comes first.
     run = published("cur_abs")._replace(choices=choices | {"optim.lr": 1e-3})
     assert {seed.record.label for seed in find_published_control([run], [1e-4])} == {"mean-optim.lr=0.001"}
@@ -212,6 +213,15 @@ def test_published_control_with_the_same_settings_replaces_a_missing_one(runs, c
     remove("mean")(runs)
     stop, text = command("runs=runs/mine", *STATEMENT)
     assert stop is None and "listops: the control is 5 published runs of mean with the same settings" in text
+    # A verification trains neither the published control again nor one that has its configuration.
+
+    for seed in range(3):
+        add(runs / "rerun", "cur_abs", seed, choices, test=35.5)
+        add(runs, "mean", seed, control, test=17.5)
+    assert command("verify=cur", "runs=runs/rerun", "author=B")[0] is None and is_verified(Path("submissions/cur"))
+    assert command("runs=runs/mine", *STATEMENT)[0] is None and not is_verified(Path("submissions/cur"))
+    stop, text = command("verify=cur", "runs=runs/rerun", "author=B")
+    assert stop is None and "listops mean: submitted 17.50 (n = 3), rerun 17.13 (n = 5)" in text
 
 
 def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_path):
