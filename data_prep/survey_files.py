@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -25,6 +26,8 @@ OFFICIAL_SIZES = {
     "text": {"train": 25_000, "test": 25_000},
     "image": {"test": 10_000},
 }
+# Tokens of a text that the tasks read.
+TEXT_LIMITS = {"text": 4_000, "retrieval": 4_000}
 # The reason why a file without content is not an image.
 EMPTY = "is empty"
 # Images of one size and contour, and the one that is empty in the release.
@@ -251,6 +254,20 @@ class CopyCollector(Collector):
                 lines.append(f"all splits have {total:,} images, but the official data has {official:,}")
         if self.task == "listops":
             lines += expression_differences(splits)
+        # The scripts that write pickles cut texts: Nystromformer's cuts reviews to 1,000 bytes, as task=text_1k does.
+        if self.task in TEXT_LIMITS:
+            lengths = Counter(length for split in splits for length in split.lengths)
+            longest = max(lengths, default=0)
+            if lengths[longest] > 1 and longest < TEXT_LIMITS[self.task]:
+                lines.append(
+                    f"{lengths[longest]:,} texts have {longest:,} tokens and none has more: longer ones were cut"
+                )
+        # They also repeat the training images without end. A copy may take its validation set from train.
+        if self.task == "image":
+            total = sum(split.examples for split in splits if split.name != "test")
+            official = BatchCollector.sizes["train"]
+            if total != official:
+                lines.append(f"train and val have {total:,} examples, but the official data has {official:,}")
         return lines
 
     def may_be_equal(self, first: SplitSummary, second: SplitSummary) -> bool:

@@ -228,7 +228,7 @@ class _SparseProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Float[Tensor, "R C"]) -> tuple[Tensor, Tensor, None, None]:
         v, entries, bags, reverse_bags = ctx.saved_tensors
-        # Column k of W^T at position j is column k of W at the position that is linked to j by offset k.
+        # Row j of W^T: offset k links row i = reverse_bags[j, k] of W to j, so entry k of row j is entry k of row i.
         reverse_entries = entries.gather(0, reverse_bags)
         v_grad = F.embedding_bag(reverse_bags, g, mode="sum", per_sample_weights=reverse_entries)
         # Entry (i,k) has the gradient <g_i, v_j> at link j; each bag starts K links after the one before.

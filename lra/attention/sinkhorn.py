@@ -106,14 +106,14 @@ class Sinkhorn(Attention):
         if has_real is None:
             num_blocks = scores.shape[-1]
             has_real = scores.new_ones(1, num_blocks, dtype=torch.bool)
-        is_column = has_real[:, None, None]  # (N or 1,1,1,B)
+        is_real_column = has_real[:, None, None]  # (N or 1,1,1,B)
         if not self.iterations:
-            return scores.masked_fill(~is_column, MIN_SCORE).softmax(-1)
+            return scores.masked_fill(~is_real_column, MIN_SCORE).softmax(-1)
 
         # Sinkhorn steps in logarithms. Rows of blocks without a real token are masked too, since they would count in
         # the sums of columns.
-        is_row = has_real[:, None, :, None]  # (N or 1,1,B,1)
-        is_pair = (is_column & is_row).expand_as(scores)
+        is_real_row = has_real[:, None, :, None]  # (N or 1,1,B,1)
+        is_pair = (is_real_column & is_real_row).expand_as(scores)
         for _ in range(self.iterations):
             for dim in (-1, -2):
                 scores = scores.masked_fill(~is_pair, MIN_SCORE)

@@ -16,7 +16,7 @@ from .results import BoardResults, normalised_scores, percent_cell
 MAX_BASELINE = 0.2
 # A mechanism with a test score of at least this many percent is at the ceiling.
 CEILING = 98
-# Largest share of mechanisms that may be there.
+# Largest share of mechanisms at the ceiling.
 MAX_AT_CEILING = 1 / 3
 # Nothing solves this task within minutes: exact attention needs this lead in points over the baselines.
 UNSOLVED_TASK = "listops"

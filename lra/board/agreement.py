@@ -87,7 +87,7 @@ def agreement_table(board: BoardResults) -> Table | None:
 
 
 def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, float]]:
-    """Average the published accuracies of labels over the tasks that a source prints for all of them.
+    """Average the published accuracies in each source over the tasks that it prints for all of its labels.
 
     Args:
         labels: labels on the board.
@@ -99,8 +99,8 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     # Source -> label -> task -> accuracy.
     printed: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for label in labels:
-        # sdpa and softmax compute the same function.
         values = paper_values.accuracies(label, tasks)
+        # sdpa and softmax compute the same function.
         if label == EXACT:
             values += paper_values.accuracies("softmax", tasks)
         for value in values:

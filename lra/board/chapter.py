@@ -7,7 +7,7 @@ from ..results import figures
 from ..results.bench_record import BenchRecord
 from ..results.figures import TEXT_WIDTH, Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
-from ..results.palette import CONTROL, family
+from ..results.palette import CONTROL_FAMILY, family
 from ..results.statistics import SOLVED
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Chapter, Table
@@ -50,12 +50,12 @@ def boards(studies: Studies, measured: Sequence[BenchRecord]) -> dict[str, Board
         studies: rows of each study by name.
         measured: benchmarks, for the costs.
     """
-    # A search may exist before the first seed at a chosen rate has finished.
     found_boards = {}
     for search_name, search in studies.items():
         name = search_name.removesuffix(SEARCH_SUFFIX)
         # The protocol and the budget may follow the name of a sweep.
         if search_name.endswith(SEARCH_SUFFIX) and name.partition("-")[0] not in NO_BOARDS:
+            # Until the first seed at a chosen rate has finished, there is a search without rows.
             found_boards[name] = BoardResults(name, studies.get(name, []), search, measured)
     return found_boards
 
@@ -108,7 +108,7 @@ def short_table(board: BoardResults) -> Table:
     for label in board.complete:
         kind = family(label)
         # Every control represents itself.
-        key = label if kind == CONTROL else kind
+        key = label if kind == CONTROL_FAMILY else kind
         representatives.setdefault(key, label)
 
     cells = ranking_table(board).cells

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ..results import figures
 from ..results.bench_record import BenchRecord
 from ..results.figures import Picture
-from ..results.palette import CONTROL, INK, SOFT, family, look
+from ..results.palette import CONTROL_FAMILY, INK, SOFT, family, look
 from .results import BoardResults, mean_cell
 
 # Number of tokens at which mechanisms are timed.
@@ -52,11 +52,11 @@ def costs(board: BoardResults) -> tuple[dict[str, float], str]:
     for record, operation in itertools.product(board.measured, ("block", "attention")):
         if not has_board_budget(record):
             continue
-        # Times on one shape of inputs compare; of several shapes the one with the most mechanisms counts.
+        # Only times on the same shape of inputs are comparable. Of several shapes, take the one with most mechanisms.
         times_by_shape: dict[tuple, dict[str, float]] = defaultdict(dict)
         for row in record.rows:
-            is_board_length = (row.n, row.what, row.mode) == (LENGTH, operation, "training")
-            if is_board_length and row.ms and row.mechanism in board.scores:
+            is_measured_kind = (row.n, row.what, row.mode) == (LENGTH, operation, "training")
+            if is_measured_kind and row.ms and row.mechanism in board.scores:
                 shape = (row.batch, row.heads, row.head_dim, row.dtype)
                 times_by_shape[shape][row.mechanism] = row.ms
         times = max(times_by_shape.values(), key=len, default={})
@@ -107,11 +107,11 @@ def picture(board: BoardResults) -> Picture | None:
 def not_timed(board: BoardResults) -> list[str]:
     """List the mechanisms that the picture leaves out, because they have no time."""
     ms, _ = costs(board)
-    return [label for label in board.complete if label not in ms and family(label) != CONTROL]
+    return [label for label in board.complete if label not in ms and family(label) != CONTROL_FAMILY]
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:
-    return [point for point in points if point.ms is not None and family(point.label) != CONTROL]
+    return [point for point in points if point.ms is not None and family(point.label) != CONTROL_FAMILY]
 
 
 @rc_context(figures.PRINT)
@@ -136,7 +136,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT_WIDT
         style = ERROR_BARS | look(family(point.label))
         axes.errorbar(point.ms, point.score, yerr=lengths, **style)
         axes.text(point.ms, point.score, point.label, color=INK)
-    controls = [point for point in points if family(point.label) == CONTROL]
+    controls = [point for point in points if family(point.label) == CONTROL_FAMILY]
     _draw_controls(axes, controls)
     axes.set(xscale="log", xlabel=axis, ylabel="normalised score (chance = 0, perfect = 100)")
     labels = [point.label for point in timed_points]

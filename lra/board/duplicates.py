@@ -18,7 +18,8 @@ def find_duplicates(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     """Find the labels whose blocks have, for the same weights and sequences, the outputs of an earlier label.
 
     Outputs are compared in evaluation and in training, on sequences of the task's length and shorter ones. Linear maps
-    of the same name and shape have the same weights.
+    of the same name and shape have the same weights. The factors of learning rates and of weight decay must be equal
+    too, since they change the training.
 
     Args:
         experiments: experiments of one task by label, with the same model sizes; experiments that cannot run on this
@@ -46,7 +47,7 @@ def find_duplicates(experiments: Mapping[str, Experiment]) -> dict[str, str]:
 
 @torch.no_grad()
 def _outputs(experiment: Experiment) -> list[Tensor]:
-    """The outputs for real tokens, in evaluation and in training, and the factors of the learning rates."""
+    """The outputs for real tokens in evaluation and in training, and the factors of learning rates and weight decay."""
     length = experiment.task.length + (experiment.model.pool == "class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

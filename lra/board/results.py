@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from ..results.bench_record import BenchRecord
-from ..results.palette import CONTROL, EXACT, family
+from ..results.palette import CONTROL_FAMILY, EXACT, family
 from ..results.statistics import (
     SOLVED,
     Scores,
@@ -116,7 +116,7 @@ def percent_cell(scores: np.ndarray | None) -> Cell:
 def ranking_table(board: BoardResults) -> Table:
     """Make the table of mechanisms; those without runs on every task come last and have no score and no test."""
     # The order is by score, so the first control is the best one.
-    best_control = next((label for label in board.complete if family(label) == CONTROL), None)
+    best_control = next((label for label in board.complete if family(label) == CONTROL_FAMILY), None)
     p_values = {}
     for reference in (EXACT, best_control):
         p_values[reference] = _p_values(board.complete, reference)

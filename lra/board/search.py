@@ -133,7 +133,7 @@ def decide(
         high += 1
     tried = range(low, high + 1)
 
-    # Rates whose scores are not significantly lower than the highest one.
+    # Rates whose scores are within one standard error of the difference from the highest one.
     values = {}
     for k in tried:
         score = scores[ladder[k]]

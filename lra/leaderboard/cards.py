@@ -180,8 +180,8 @@ def label_options(label: str) -> list[str]:
 def costs(name: str) -> str:
     """List time and memory of a forward and backward pass by length.
 
-    All mechanisms were measured on one machine in one run; kernels need a GPU. Costs compare within a kind: attention
-    on queries, keys and values, a mixer with its projections, or a whole layer.
+    All mechanisms were measured on one machine in one run; kernels need a GPU. Only costs of one kind are comparable:
+    attention on queries, keys and values, a mixer with its projections, or a whole layer.
     """
     record = bench()
     if record is None:

@@ -198,7 +198,7 @@ class Classifier(Checked, nn.Module):
         inputs: Num[Tensor, "N L *F"],
         mask: Bool[Tensor, "N L"],
     ) -> Float[Tensor, "N pooled"]:
-        """Encode and pool sequences as ``_encode_padded`` does, with the T real tokens of the batch packed."""
+        """Encode and pool sequences as ``_encode_padded`` does, with the batch packed as T tokens."""
         # With a class vector, put a copy of the first token in front as a placeholder: below, the class vector replaces
         # its embedding.
         num_prepended = 0 if self.class_vector is None else 1

@@ -38,8 +38,8 @@ class Mega(Checked, nn.Module):
         hidden: width of the values and of the feed-forward layer.
         length: maximum sequence length.
         z: width of queries and keys.
-        dropout: dropout rate of c and of the outputs of both halves. Attention dropout is an option of the mechanism;
-            MEGA's hidden dropout is left out. Both are 0 on every task of LRA.
+        dropout: dropout rate of c, of the candidate SiLU(h + ...) in step 5 and of the feed-forward output. Attention
+            dropout is an option of the mechanism; MEGA's hidden dropout is left out. Both are 0 on every task of LRA.
         ndim, truncation: options of ``EMA``.
         chunk: attention is restricted to consecutive chunks of this many tokens, which only the moving average
             connects; None for none.
@@ -132,7 +132,7 @@ class Mega(Checked, nn.Module):
         candidate = self.dropout(candidate)
         x = x + u.sigmoid() * (candidate - x)
 
-        # 6. Feed-forward layer.
+        # 6. Feed-forward layer. Without prenorm the norm of the attention half comes here, and the other norm last.
         if self.prenorm:
             x = x + self.mlp(self.mlp_norm(x, mask))
             return x, memory
@@ -228,9 +228,9 @@ class EMA(Checked, nn.Module):
         past = forward[:, 1:]
         gap = forward.new_zeros(len(forward), L - T + 1)
         future = backward[:, 1:].flip(-1)
-        lags = torch.cat([lag_zero, past, gap, future], -1)  # (d,L + T)
+        circular_kernel = torch.cat([lag_zero, past, gap, future], -1)  # (d,L + T)
 
-        y = fft_conv(x.mT, lags, mask).mT  # (N,L,d)
+        y = fft_conv(x.mT, circular_kernel, mask).mT  # (N,L,d)
         return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Float[Tensor, "2 d {lags}"]:

@@ -1,4 +1,4 @@
-"""Towers, class tokens and pooling: how a model encodes the texts of an example, and gets one vector from each."""
+"""Towers, class tokens and pooling: how a model encodes the sequences of an example and gets one vector from each."""
 
 from collections.abc import Callable
 from typing import Literal

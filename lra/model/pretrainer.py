@@ -1,4 +1,8 @@
-"""Self-pretraining: the encoder of a classifier learns to predict masked inputs or the next token, without labels."""
+"""Self-pretraining: the encoder of a classifier learns to predict masked inputs or the next token, without labels.
+
+A masked input is hidden from the encoder, which has to predict it: ``holes`` is True there. ``mask`` has nothing to do
+with it; as everywhere, it is True at real tokens and False at padding.
+"""
 
 from typing import Literal
 

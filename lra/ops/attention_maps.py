@@ -123,7 +123,7 @@ def attend_eager(
     scale: float | Float[Tensor, "#N #H 1 1"],
     weights: Weights = "softmax",
 ) -> Float[Tensor, "N H i E"]:
-    """Compute f(scale q kᵀ + bias) v by materialising the map, in float32 or wider.
+    """Materialise the map f(scale q kᵀ + bias), with f given by ``weights``, and apply it to v, in float32 or wider.
 
     Args:
         q, k, v: queries, keys and values.

@@ -176,7 +176,7 @@ def nearest(
     squared_norm = centres.square().sum(-1)  # (N,H,c)
     if centre_mask is not None:
         squared_norm = squared_norm.masked_fill(~centre_mask, float("inf"))
-    # |x - c|² without |x|², which is the same for all centres.
+    # |x - centre|² without |x|², which is the same for all centres.
     squared_norm = squared_norm.flatten(0, 1)[:, None]  # (N·H,1,c)
     centres = centres.flatten(0, 1)  # (N·H,c,D)
     distance = torch.baddbmm(squared_norm, x, centres.mT, alpha=-2)  # (N·H,L,c)
@@ -240,19 +240,19 @@ def bandwidth(
     mask: Bool[Tensor, "N L"] | None,
     query_mask: Bool[Tensor, "N H c"] | None,
 ) -> Float[Tensor, "N H 1 1"]:
-    """Compute the mean squared distance of real queries to the nearest selected one, clamped at its rounding error."""
+    """Compute the mean squared distance of real queries to the nearest selected one, at least its rounding error."""
     index = nearest(q, q_I, query_mask)  # (N,H,L,1)
     index = index.expand(-1, -1, -1, q.shape[-1])
     nearest_q = q_I.gather(2, index)  # (N,H,L,D)
     difference = q - nearest_q
     squared_distance = difference.square().sum(-1)  # (N,H,L)
-    mean_distance = _token_mean(squared_distance, mask)  # (N,H)
+    mean_squared_distance = _token_mean(squared_distance, mask)  # (N,H)
 
     # The rounding error of a squared distance is about eps |q|².
     squared_norm = q.detach().square().sum(-1)
-    mean_norm = _token_mean(squared_norm, mask)
+    mean_squared_norm = _token_mean(squared_norm, mask)
     limits = torch.finfo(q.dtype)
-    h = mean_distance.maximum(mean_norm * limits.eps)
+    h = mean_squared_distance.maximum(mean_squared_norm * limits.eps)
     h = h.clamp(min=limits.tiny)
     return h[..., None, None]
 

@@ -61,6 +61,8 @@ def cur(
 ) -> Float[Tensor, "N H L E"]:
     """Compute C · U⁺ · R v with C = f(q k_Jᵀ), U = f(q_I k_Jᵀ), R = f(q_I kᵀ), selected queries I and keys J.
 
+    f(x) = softmax(x / √D) or, with weights=laplace, MEGA's function of x / (number of real keys).
+
     Args:
         q, k, v: queries, keys and values; N = 1 and L = T for packed sequences.
         mask: real tokens, None for packed sequences.

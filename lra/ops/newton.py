@@ -27,8 +27,8 @@ def newton(
 
         X = m + ridge I,   Y_0 = α X,   Y_k+1 = 2 Y_k - Y_k X Y_k
 
-    It converges for 0 < α λ² < 2 for all eigenvalues λ. An eigenvalue is inverted if α λ² 2^steps >> 1; smaller ones
-    are damped. ``init`` chooses α for each matrix, with ||.||_1 the largest column sum:
+    It converges if 0 < α λ² < 2 for all eigenvalues λ of X. An eigenvalue is inverted if α λ² 2^steps >> 1; smaller
+    ones are damped. ``init`` chooses α for each matrix, with ||.||_1 the largest column sum:
 
     ``soft``    α = 0.9 · 2 / ||m||_1², as in the released SOFT, together with ridge = 0.01
     ``paper``   α = 2 / ||X||_1², halved until ||I - α X X||_1 <= 1 (the paper prints only one X)

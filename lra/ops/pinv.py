@@ -136,8 +136,8 @@ def cubic_chain_backward(
         dm = dP Zᵀ,   dZ = 13/4 dZ' - 1/4 dZ' Tᵀ + mᵀ dP
     """
     dm = torch.zeros_like(m)
-    for k in reversed(range(0, len(saved), 3)):
-        z, p, t = saved[k : k + 3]
+    for first in reversed(range(0, len(saved), 3)):
+        z, p, t = saved[first : first + 3]
         scaled_grad = grad * (-1 / 4)
         dt = z.mT @ scaled_grad
         a = p.mT @ dt

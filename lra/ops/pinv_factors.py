@@ -56,8 +56,8 @@ def apply_factors_backward(
         H  = dE + dEᵀ                  for the step before;   E_0 = I - A Aᵀ gives dA = -H A
     """
     H = None
-    for k in reversed(range(0, len(saved), 4)):
-        e, square, y, u = saved[k : k + 4]
+    for first in reversed(range(0, len(saved), 4)):
+        e, square, y, u = saved[first : first + 4]
         dv = square @ grad
         du = torch.add(grad, dv, alpha=1 / 4)
         inner = torch.add(y, u, alpha=1 / 4)  # y + u/4

@@ -15,7 +15,7 @@ from .arena_entries import ArenaEntry, entries, fresh_cell, gain_cell, gains_are
 from .plots import seed_points
 from .plots.seed_points import SeedScores
 
-# Sources whose values are preferred, in this order, among values that all are or all are not for the two-layer encoder.
+# Preferred sources, best first. Any value for the two-layer encoder comes before any other value.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
 # Shown once per page.
 LEGEND = """\

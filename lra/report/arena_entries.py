@@ -136,7 +136,7 @@ def arena_rows(studies: Studies) -> list[Row]:
 
 
 def line_name(row: Row) -> str:
-    """Name the line of a row: its label, with another encoder than the two-layer one and another training."""
+    """Name the line of a row: its label and, in parentheses, encoder and training as far as they are not the usual."""
     remarks = []
     encoder = encoder_of(read_choices(next(iter(row.runs))))
     if encoder != TWO_LAYERS:
@@ -183,7 +183,7 @@ def is_arena_row(row: Row) -> bool:
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:
-    """Read the fresh-test results of runs by seed; results on other examples than the largest one's are left out."""
+    """Read the fresh-test results of runs by seed; of several sets of fresh examples, only the largest one counts."""
     results = {}
     tables: dict[Path, list[FreshTest]] = {}
     for folder, run_record in row.runs.items():

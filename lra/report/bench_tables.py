@@ -32,7 +32,9 @@ SIZES = ("parameters", "state")
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
-    """Make a table over lengths for each group with several lengths, and one of every number; or one of errors.
+    """Make the tables of each group: over lengths, if it has several, and of every number, unless it has many rows.
+
+    A group of rounding errors has a single table.
 
     Args:
         records: records of benchmarks.

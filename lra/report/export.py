@@ -147,7 +147,7 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
             runs[folder] = files
             run_curves[folder] = files.curves
             unreadable += messages
-        # The published runs of a study share one table of fresh tests.
+        # Report damaged tables of fresh tests, which the details leave out; published runs of a study share one table.
         for study_dir in dict.fromkeys(Path(*folder.parts[:-3]) for folder in runs):
             try:
                 fresh_record.read_table(study_dir)

@@ -189,6 +189,7 @@ def read_artifacts(folder: Path) -> tuple[Artifacts, list[str]]:
     """
     artifacts = Artifacts({}, {}, {})
     messages = []
+    # Only to report a damaged fresh test, which the tables leave out without a message.
     fresh_test = folder / fresh_record.NAME
     if fresh_test.exists():
         try:

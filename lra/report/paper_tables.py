@@ -73,7 +73,7 @@ def tables(studies: Studies) -> list[Table]:
 
 
 def _comparable(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if not paper_values.unlike([row.facts])]
+    return [row for row in rows if not paper_values.incomparable_choices([row.facts])]
 
 
 def unnamed(rows: list[Row]) -> list[str]:
@@ -189,7 +189,7 @@ def _our_lines(
     unnamed_labels = set()
     incomparable = []
     for study, rows in studies.items():
-        reason = paper_values.unlike(row.facts for row in rows)
+        reason = paper_values.incomparable_choices(row.facts for row in rows)
         if reason:
             incomparable.append(f"{study} ({reason})")
 

@@ -65,11 +65,11 @@ def pretraining(rows: list[Row]) -> Table | None:
         assert first is not None
         keys.append((first.study, first.label, ""))
 
-    unlike = paper_values.unlike(row.facts for row in rows)
+    choices = paper_values.incomparable_choices(row.facts for row in rows)
     caption = ABOUT
-    if unlike:
+    if choices:
         # Our runs have another protocol, budget or data than the published values: part of the same sentence.
-        caption = f"{ABOUT.removesuffix(').')}; not comparable: {unlike})."
+        caption = f"{ABOUT.removesuffix(').')}; not comparable: {choices})."
     return Table(
         name=f"pretraining/{rows[0].study}",
         title="Pretraining on the task's own inputs",

@@ -286,6 +286,7 @@ def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
 
 def _with_gains(table: Table, gains: Table) -> Table:
     """Add the gains over the control to the table of a task."""
+    # Every column of gains except the mechanism is a task, here a single one, and has a standard error.
     (task,) = gains.errors
     column = gains.cells[task]
     # The gain stands next to the test score; the control has none.

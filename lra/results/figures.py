@@ -242,26 +242,26 @@ class Picture(NamedTuple):
     panels: Mapping[str, list]
 
 
-def write(figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), about: str | None = None) -> Path:
+def write(figure: Figure, path: Path, formats: Iterable[str] = tuple(DATELESS), about: str | None = None) -> Path:
     """Write a figure in several formats; the same figure gives the same bytes.
 
     Args:
         figure: figure to write.
         path: path of the files, without a suffix.
-        kinds: file formats.
+        formats: file formats.
         about: a description that an SVG file carries.
 
     Returns:
-        The path with the suffix .png, whether or not ``kinds`` has it.
+        The path with the suffix .png, whether or not ``formats`` has it.
     """
     make_literal(figure)
     settings = FONTS | {"svg.hashsalt": path.name}
-    for kind in kinds:
-        metadata = dict(DATELESS[kind])
-        if about and kind == "svg":
+    for suffix in formats:
+        metadata = dict(DATELESS[suffix])
+        if about and suffix == "svg":
             metadata["Description"] = about
-        with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context(settings):
-            figure.savefig(part, format=kind, dpi=200, metadata=metadata)
+        with replacing(path.with_name(f"{path.name}.{suffix}")) as part, rc_context(settings):
+            figure.savefig(part, format=suffix, dpi=200, metadata=metadata)
     return path.with_name(f"{path.name}.png")
 
 

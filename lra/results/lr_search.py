@@ -8,7 +8,7 @@ from ..runs.reader import RATE
 from .summary import Row
 from .table import Cell, Table, TableRow, frame, number
 
-HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
+HEAD = ("mechanism", "task", "at budget's rate", "at best rate", "best rate", "val at each rate")
 # Key of the runs whose label has no learning rate.
 BUDGET = "budget's"
 # End of the study name of a search.
@@ -89,13 +89,13 @@ def lr_table(rows: list[Row]) -> Table | None:
             "over all tasks show the budget's rate, tables of one task every rate."
         )
     else:
-        cells = cells.drop(columns="budget's rate")
+        cells = cells.drop(columns="at budget's rate")
     return Table(
         name=f"rates/{study}",
         title="Best learning rate",
         about=about,
         cells=cells,
-        words=("mechanism", "task", "rate", "val at each rate"),
+        words=("mechanism", "task", "best rate", "val at each rate"),
     )
 
 

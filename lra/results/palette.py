@@ -41,7 +41,7 @@ VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", R
 # Label of exact attention.
 EXACT = "sdpa"
 OTHER = "other"
-CONTROL = "control"
+CONTROL_FAMILY = "control"
 # Names of conf/attn, or their beginnings: nystrom_original belongs to the family of nystrom.
 FAMILIES = {
     "exact": ("sdpa", "softmax"),
@@ -59,11 +59,12 @@ FAMILIES = {
     ),
     "MEGA": ("mega",),
     "fixed or learned pattern": ("psf", "fnet", "synthesizer"),
-    CONTROL: ("none", "mean", "conv"),
+    CONTROL_FAMILY: ("none", "mean", "conv"),
 }
-KINDS = [*(kind for kind in FAMILIES if kind != CONTROL), OTHER, CONTROL]
+# Names of the families in the order of a legend, the controls last.
+KINDS = [*(kind for kind in FAMILIES if kind != CONTROL_FAMILY), OTHER, CONTROL_FAMILY]
 # Labels of the controls.
-CONTROLS = FAMILIES[CONTROL]
+CONTROLS = FAMILIES[CONTROL_FAMILY]
 
 
 class Palette:
@@ -121,7 +122,7 @@ def family(label: str) -> str:
     matches = []
     for name, kind in kind_of.items():
         # Only options and pretraining may follow the name of a control: conv_mixer is not a control.
-        separators = "-+" if kind == CONTROL else "_-+"
+        separators = "-+" if kind == CONTROL_FAMILY else "_-+"
         if label == name or (label.startswith(name) and label[len(name)] in separators):
             matches.append(name)
     return kind_of[max(matches, key=len)] if matches else OTHER
@@ -132,7 +133,7 @@ def look(kind: str) -> dict[str, Any]:
     index = KINDS.index(kind)
     # There are more families than colours; each has its own marker.
     colour = COLOURS[index % len(COLOURS)][0]
-    colour = {OTHER: INK, CONTROL: SOFT}.get(kind, colour)
+    colour = {OTHER: INK, CONTROL_FAMILY: SOFT}.get(kind, colour)
     return {"color": colour, "marker": MARKERS[index]}
 
 

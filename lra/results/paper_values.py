@@ -159,7 +159,7 @@ def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:
     return values
 
 
-def unlike(facts: Iterable[Mapping[str, str]]) -> str:
+def incomparable_choices(facts: Iterable[Mapping[str, str]]) -> str:
     """List the choices that make runs incomparable with published values: "budget quick, protocol clean".
 
     Args:
@@ -174,12 +174,12 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
 
 
 def caution(facts: Iterable[Mapping[str, str]]) -> str:
-    """Make a sentence of the choices that ``unlike`` lists; "" if there are none."""
+    """Make a sentence of ``incomparable_choices``; "" if there are none."""
     facts = list(facts)
-    choices = unlike(facts)
+    choices = incomparable_choices(facts)
     if not choices:
         return ""
-    has_comparable_rows = not all(unlike([row_facts]) for row_facts in facts)
+    has_comparable_rows = not all(incomparable_choices([row_facts]) for row_facts in facts)
     subject = "Some rows are not comparable" if has_comparable_rows else "Not comparable"
     return f"{subject} with the published values: {choices}."
 

@@ -103,8 +103,9 @@ def remarks(results: Sequence[RunRecord], scores: Mapping[int, float], collapsed
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
     """Mark the best cell of a column.
 
-    The highest mean is "best" if it is significantly different from all others. If some means are not, they and the
-    highest are "tied". If all tested means are, but some mean has no test, no cell is marked.
+    The highest mean is "best" if it is significantly different from all others. Means that are not significantly
+    different from it are "tied", and then it is "tied" too. If every tested mean is significantly different but some
+    mean has no test, no cell is marked.
 
     Args:
         cells: cells of the column.

@@ -180,7 +180,7 @@ def _summarise_study(by_mechanism: dict[tuple[str, str], dict[Path, RunRecord]])
 
 
 def common_device(records: Sequence[RunRecord], counts: Mapping[str, int]) -> str:
-    """Return the device of records on which most runs of their table ended; of several, the last name.
+    """Return the device of records on which most runs of their table ended; of equal counts, the last in the alphabet.
 
     Args:
         records: records of at least one run.

@@ -273,6 +273,7 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
         "train         2 examples  length 4 / 4 / 4  labels 3:2",
         f"lra data task=listops source.release={root}",
         "train         7 examples  length 1,000 / 1,000 / 1,000  labels 1:7",
+        "21 texts have 1,000 tokens and none has more: longer ones were cut",
         "all splits have 3 images, but the official data has 200,000",
         f"task=pathfinder source.size=64 task.length=4096 source.contour=6 source.release={root}",
         "train        15 examples  length 1,024 / 1,024 / 1,024  labels 1:5 2:10",
@@ -285,6 +286,8 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
     damaged = [line for line in out.splitlines() if "nothing in it was executed" in line]
     assert status == 1 and len(damaged) == 2
     assert "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
+    root = write_folder(tmp_path / "images", pickles("image", {"input_ids_0": np.zeros(1024, np.int32), "label": 0}, 4))
+    assert "train and val have 8 examples, but the official data has 50,000" in inspected(root)[1]
 
 
 def test_inspect_compares_copies(tmp_path, inspected):

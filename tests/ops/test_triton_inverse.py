@@ -48,7 +48,7 @@ def inner_matrix(kind: str, size: int = 64) -> torch.Tensor:
 
 def run(u, grad, a, r, steps, precision, symmetric):
     size = len(u)
-    at = u.new_full((tiles.scratch(steps, symmetric), size, size), float("nan"))
+    at = u.new_full((tiles.num_scratch_matrices(steps, symmetric), size, size), float("nan"))
     z, du = u.new_empty(2, size, size)
     chain[(1,)](u, grad, a, r, at, z, du, STEPS=steps, BM=size, PRECISION=precision, SYMMETRIC=symmetric)
     return z, du

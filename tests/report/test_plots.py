@@ -18,7 +18,7 @@ from lra.report.plots import learning_curves, lr_curves, seed_points, speed_accu
 from lra.report.plots.learning_curves import Curve
 from lra.report.plots.speed_accuracy import Bubble
 from lra.results import figures
-from lra.results.palette import COLOURED, COLOURS, CONTROL, FAMILIES, GROUND, INK, OTHER, Palette, family
+from lra.results.palette import COLOURED, COLOURS, CONTROL_FAMILY, FAMILIES, GROUND, INK, OTHER, Palette, family
 
 # Machado et al. 2009, "A physiologically-based model for simulation of color vision deficiency", severity 1.0.
 COLOUR_VISION = {
@@ -144,7 +144,7 @@ def test_every_mechanism_has_exactly_one_family():
     members = list(itertools.chain(*FAMILIES.values()))
     assert len(set(members)) == len(members) and {family(name) for name in members} == set(FAMILIES)
     longest = {"softpp": "low rank", "soft-steps=3": "low rank", "softmax": "exact", "mega_cur_abs": "MEGA"}
-    longest |= {"sdpa+masked": "exact", "cur_abs+next": "CUR", "conv-width=3": CONTROL}
+    longest |= {"sdpa+masked": "exact", "cur_abs+next": "CUR", "conv-width=3": CONTROL_FAMILY}
     others = ("sofa", "conv_mixer")
     assert {label: family(label) for label in (*longest, *others)} == longest | dict.fromkeys(others, OTHER)
 
@@ -185,14 +185,14 @@ def test_benchmark_needs_token_budget_of_the_board(tmp_path, overrides):
 def test_cost_labels_do_not_overlap_and_controls_are_lines():
     rng, board = np.random.default_rng(0), []
     for label, score in zip(LABELS.split(), rng.uniform(20, 90, 17), strict=True):
-        score = 10.0 if family(label) == CONTROL else score
+        score = 10.0 if family(label) == CONTROL_FAMILY else score
         board.append(Point(label, np.exp(rng.uniform(2, 6)), score, score - 5, score + 5))
     figure = draw({"ms": board})
     (axes,) = figure.axes
     figure.draw_without_rendering()
     boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
-    controls = [box for label, box in boxes.items() if family(label) == CONTROL]
-    label_boxes = [box for label, box in boxes.items() if label in LABELS.split() and family(label) != CONTROL]
+    controls = [box for label, box in boxes.items() if family(label) == CONTROL_FAMILY]
+    label_boxes = [box for label, box in boxes.items() if label in LABELS.split() and family(label) != CONTROL_FAMILY]
     assert len(controls) == 3 <= len(axes.lines) and len(label_boxes) == len(board) - 3
     for group_boxes in (controls, label_boxes):
         assert not [pair for pair in itertools.combinations(group_boxes, 2) if pair[0].overlaps(pair[1])]

@@ -156,8 +156,8 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.01", seed=2)
     (line,) = cells(lr_table(records.of_study(tmp_path))).values()
-    assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
-    assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
+    assert (line["at budget's rate"].value, line["at best rate"].value, line["best rate"].text) == (49, 52, "3e-05")
+    assert line["at best rate"].n == 2 and line["at best rate"].std == pytest.approx(2**0.5)
     assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00 (diverged 1/3), 0.1 -"
     # Other tables show the default rate.
     tables_by_title = {table.title: table for table in tables(records.of_study(tmp_path))[0]}
@@ -169,7 +169,7 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
     add(tmp_path, label="mean-optim.lr=0.01", val=10.0)
     lines = cells(lr_table(records.of_study(tmp_path)))
-    assert lines["mean"]["rate"].text == "budget's"
+    assert lines["mean"]["best rate"].text == "budget's"
     parts = lines["linear-count=8"]["val at each rate"].text.split(", ")
     assert parts == ["budget's 50.00 (n = 3)", "3e-05 55.00 (n = 2)", "0.01 40.00 (n = 2) (diverged 1/3)", "0.1 -"]
     table = overview.score_table(records.of_study(tmp_path))
@@ -178,7 +178,7 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     # Without a score at the default rate there is no column for it.
     for label in ("mean", "linear-optim.lr=0.01", "linear-optim.lr=0.1"):
         add(tmp_path / "other", label=label, val=10.0)
-    assert "budget's rate" not in lr_table(records.of_study(tmp_path / "other")).cells
+    assert "at budget's rate" not in lr_table(records.of_study(tmp_path / "other")).cells
 
 
 def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):

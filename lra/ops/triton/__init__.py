@@ -1,6 +1,6 @@
-"""FlashCUR: C · cubic(U) · (R V) without a tensor of size n x m in memory. The only folder that imports triton.
+"""FlashCUR: C · cubic(U) · (R V) without a tensor of size L x M in memory. The only folder that imports triton.
 
-With selected queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys excluded from every softmax,
+With selected queries Qr and keys Kc (M rows each), scale = 1/√D and masked keys excluded from every softmax,
 
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
     Z = cubic(U)    W = Z (R V)    O = C W    and, with copy_rv, O[rows] = R V
@@ -101,10 +101,10 @@ def landmark_product(
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E).
         pinv: a ``partial`` of ``cubic``.
-        q_landmarks, k_landmarks: landmarks (N,H,m,D).
-        rows, cols: positions (N,H,m) instead, distinct within each head.
+        q_landmarks, k_landmarks: landmarks (N,H,M,D).
+        rows, cols: positions (N,H,M) instead, distinct within each head.
         mask: real tokens (N,L); None: all.
-        row_mask, col_mask: real landmarks (N,H,m), N and H may be 1; None: all. Ignored with positions.
+        row_mask, col_mask: real landmarks (N,H,M), N and H may be 1; None: all. Ignored with positions.
         copy_rv: whether selected rows of the output are rows of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which splits no factor: with 16-bit inputs, softmax weights, their
             gradients, W and d(R V) are rounded to the inputs' dtype in every product. 14 products instead of 21,
@@ -132,10 +132,12 @@ def landmark_product(
         row_mask = None if mask is None else mask[:, None]
         col_mask = row_mask
     real = [x if x is None else x.expand(*q.shape[:2], -1) for x in (row_mask, col_mask)]
+    # Whether 16-bit factors are split in two.
+    split = impl == "triton"
     with torch.autocast(kind, enabled=False):
-        return op.landmark_product(
-            q, k, v, q_landmarks, k_landmarks, rows, cols, *real, mask, steps, copy_rv, impl == "triton"
-        )[0]
+        results = op.landmark_product(q, k, v, q_landmarks, k_landmarks, rows, cols, *real, mask, steps, copy_rv, split)
+    # The output; the other results are saved for the backward pass.
+    return results[0]
 
 
 def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:

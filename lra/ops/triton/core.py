@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from . import core_classic, core_symmetric
-from .primitives import VARYING, dot, is_real, load, slots, softmax, store
+from .primitives import VARYING, dot, is_real, load, selected_positions, softmax, store
 
 
 @triton.jit
@@ -64,8 +64,8 @@ def inner_matrix(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute U = softmax(scale q[rows] k[cols]ᵀ) of one head over the real columns, zero in other rows: (BM,BM)."""
-    row, row_exists = slots(rows, g, M, BM)
-    col, col_exists = slots(cols, g, M, BM)
+    row, row_exists = selected_positions(rows, g, M, BM)
+    col, col_exists = selected_positions(cols, g, M, BM)
     q += n * q_n + h * q_h
     k += n * k_n + h * k_h
     BK: tl.constexpr = min(BD, 32)
@@ -160,8 +160,8 @@ def inverse_backward(
     """Store dq_rows and dk_cols (G,M,D) of one head: a part of ``r_backward_kernel``, or a separate launch.
 
     Both are gradients through U; the S parts of dKc, through C, are added to dk_cols. The steps are run again; scratch
-    (G,``tiles.scratch``,BM,BM) holds their matrices, which are loaded for each product, since registers do not hold all
-    of a step. A barrier between two such loads stops the compiler from merging them.
+    (G,``tiles.num_scratch_matrices``,BM,BM) holds their matrices, which are loaded for each product, since registers do
+    not hold all of a step. A barrier between two such loads stops the compiler from merging them.
     """
     g = tl.program_id(0)
     G = tl.num_programs(0)
@@ -181,7 +181,7 @@ def inverse_backward(
         M, D, BM, BD, INNER,
     )  # fmt: skip
     j = tl.arange(0, BM)
-    # Pointers to the entries of this head's first matrix in scratch; the others follow, ``tiles.scratch`` in all.
+    # Pointers to the entries of this head's first matrix in scratch; ``num_scratch_matrices`` follow each other.
     at = j[:, None] * BM + j[None, :]
     slot = g.to(tl.int64) * M
     if SYMMETRIC:
@@ -208,16 +208,16 @@ def inverse_backward(
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
 
-    # Through the softmax: the gradient of the scores.
+    # Through the softmax: scale dSu. Both products below need the factor.
     mean = tl.sum(du * u, 1)
     centred = du - mean[:, None]
     ds = u * centred * scale
 
     # Gradients of the selected queries, and of the selected keys with their parts through C.
-    col, col_exists = slots(cols, g, M, BM)
+    col, col_exists = selected_positions(cols, g, M, BM)
     k += n * k_n + h * k_h
     selected_k = load(k, col, k_l, col_exists, D, BD)  # (BM,BD)
-    row, row_exists = slots(rows, g, M, BM)
+    row, row_exists = selected_positions(rows, g, M, BM)
     q += n * q_n + h * q_h
     selected_q = load(q, row, q_l, row_exists, D, BD)  # (BM,BD)
     dq = dot(ds, selected_k.to(tl.float32), INNER)
@@ -260,14 +260,14 @@ def scatter_kernel(
     # Selected queries: the gradient through the inverse, then the parts through R.
     grad = load(dq_rows + slot, j, D, exists, D, BD)
     grad = grad + summed(dq_parts, j, g, G, S, M, D, BD)
-    at, valid = slots(rows, g, M, BM)
+    at, valid = selected_positions(rows, g, M, BM)
     if ADD:
         grad += load(dq, at, dq_l, valid, D, BD).to(tl.float32)
     store(dq, at, dq_l, valid, grad, D, BD)
 
     # Selected keys: the gradients through the inverse and through C.
     grad = load(dk_cols + slot, j, D, exists, D, BD)
-    at, valid = slots(cols, g, M, BM)
+    at, valid = selected_positions(cols, g, M, BM)
     if ADD:
         grad += load(dk, at, dk_l, valid, D, BD).to(tl.float32)
     store(dk, at, dk_l, valid, grad, D, BD)

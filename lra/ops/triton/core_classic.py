@@ -1,7 +1,8 @@
 """The cubic iteration of U (BM,BM) as published, on chip, and its backward pass.
 
-``lra.ops.pinv.cubic_chain`` and ``cubic_chain_backward`` define Z, P, T and the gradients of a step. From
-Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
+``lra.ops.pinv.cubic_chain`` and ``cubic_chain_backward`` define Z, P, T and the gradients of a step. G is the gradient
+of Z (``dz``). At the start G is the gradient of Z_0 = Uᵀ / s, with the largest column sum s: dU += Gᵀ / s and, in the
+first largest column, - sum(G * Z_0) / s.
 """
 
 import triton

@@ -67,7 +67,7 @@ def backward(
     dz = dw @ rv.mT
     du, grad = pinv.cubic_chain_backward(u, saved, dz)
 
-    # Through Z_0: dU += Gᵀ / s and, in the first largest column, - sum(G * Z_0) / s.
+    # Through Z_0, whose gradient G is ``grad``: dU += Gᵀ / s and, in the first largest column, - sum(G * Z_0) / s.
     columns = torch.arange(u.shape[-1], device=u.device)
     is_first = columns == first[:, None]  # (G,M)
     total = (grad * u.mT).sum((-2, -1))  # (G,)
@@ -75,7 +75,7 @@ def backward(
     column_pull = is_first * pull[:, None]  # (G,M)
     du = du + grad.mT / s - column_pull[:, None]
 
-    # Through the softmax: the gradient of the scores.
+    # Through the softmax: scale dSu. Both products below need the factor.
     scale = a.shape[-1] ** -0.5
     mean = (du * u).sum(-1, keepdim=True)
     centred = du - mean

@@ -48,9 +48,10 @@ def forward(
     scale_log2 = D**-0.5 / math.log(2)
 
     # Where the inverse is computed: next to R V, in a separate launch, or by library products.
+    arch = arch or tiles.arch(q.device)
     args = tile_args(size, q, arch)
     inverse = inverse_options(steps, q.dtype)
-    on_chip = tiles.on_chip(size["BM"], args[-1])
+    on_chip = tiles.on_chip(size["BM"], arch)
     is_fused = on_chip and tiles.fuses_inverse(*args)
     z = _new(q, G, M, M) if on_chip else None
     if on_chip and not is_fused:
@@ -66,7 +67,7 @@ def forward(
             **inverse,
         )  # fmt: skip
 
-    # R V of S parts of the keys, and Z.
+    # R V of S parts of the keys. If the inverse is fused, one more program for each head computes Z.
     tile = tiles.streaming("rv", *args)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
@@ -153,6 +154,7 @@ def backward(
     scale_log2 = scale / math.log(2)
 
     # Through C: dq, and S parts of dW and of the gradient of the selected keys.
+    arch = arch or tiles.arch(q.device)
     args = tile_args(size, q, arch)
     tile = tiles.streaming_backward("c_backward", *args)
     chunk = tiles.chunk(G, L, tile.block, q.device)
@@ -161,7 +163,7 @@ def backward(
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dw_parts = _new(q, S, G, M, E)
     dk_parts = _new(q, S, G, M, D)
-    for gradients in tiles.passes("DW", "DQ", "DK", tile.launches):
+    for gradients in tiles.divide_gradients("DW", "DQ", "DK", tile.launches):
         run(
             back.c_backward_kernel, (G, S),
             q, selected.k, w,
@@ -182,7 +184,7 @@ def backward(
         )  # fmt: skip
 
     # Through the inverse: on chip, where ``r_backward_kernel`` computes d(R V), or by library products.
-    on_chip = tiles.on_chip(size["BM"], args[-1])
+    on_chip = tiles.on_chip(size["BM"], arch)
     inverse = inverse_options(steps, q.dtype)
     if S > tiles.PARTS or not on_chip:
         dw_parts = dw_parts.sum(0, keepdim=True)
@@ -192,7 +194,7 @@ def backward(
         dk_cols = _new(q, G, M, D)
         drv = None
         delta = None
-        num_matrices = tiles.scratch(steps, inverse["SYMMETRIC"])
+        num_matrices = tiles.num_scratch_matrices(steps, inverse["SYMMETRIC"])
         scratch = _new(q, G, num_matrices, size["BM"], size["BM"])
     else:
         dq_rows, dk_cols = core_library.backward(*selected.gathered(), rv, dw_parts[0], steps)
@@ -219,10 +221,11 @@ def backward(
             **size,
         )  # fmt: skip
 
-    # Through R: dk, dv and S parts of the gradient of the selected queries. Both passes have the same chunks.
+    # Through R: dk, dv and S parts of the gradient of the selected queries. ``chunk`` and S are those of c_backward;
+    # its tile has the same ``block``. If the inverse is fused, one more program for each head computes its gradient.
     tile = tiles.streaming_backward("r_backward", *args)
     dq_parts = _new(q, S, G, M, D)
-    for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
+    for gradients in tiles.divide_gradients("DV", "DK", "DQ", tile.launches):
         run(
             back.r_backward_kernel, (G, S + is_fused),
             selected.q, selected.k, k, v,

@@ -18,8 +18,8 @@ def landmark_product(q, *arguments):
     from . import launch
 
     *tensors, steps, copy, split = arguments
-    q, k, v, *landmarks, mask = [ready(x) for x in (q, *tensors)]
-    selected = launch.Selected(*landmarks)
+    q, k, v, *fields, mask = [ready(x) for x in (q, *tensors)]
+    selected = launch.Selected(*fields)
     with torch.cuda.device_of(q):
         return launch.forward(q, k, v, selected, mask, steps, copy, split)
 
@@ -45,8 +45,8 @@ def landmark_product_backward(dout, *arguments):
     from . import launch
 
     *tensors, rv, w, lse, z, steps, copy, split = arguments
-    dout, q, k, v, *landmarks, mask = [ready(x) for x in (dout, *tensors)]
-    selected = launch.Selected(*landmarks)
+    dout, q, k, v, *fields, mask = [ready(x) for x in (dout, *tensors)]
+    selected = launch.Selected(*fields)
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         return launch.backward(dout, q, k, v, selected, mask, rv, w, lse, z, steps, copy, split)

@@ -80,10 +80,10 @@ def inverse_options(steps: int, dtype: torch.dtype) -> dict:
     }
 
 
-def tile_args(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, int, torch.dtype, int]:
+def tile_args(size: dict[str, int], q: Tensor, arch: int) -> tuple[int, int, torch.dtype, int]:
     """The arguments of the rules in ``tiles``, such as ``streaming``: selected rows, width, dtype, architecture."""
     width = max(size["BD"], size["BE"])
-    return size["BM"], width, q.dtype, arch or tiles.arch(q.device)
+    return size["BM"], width, q.dtype, arch
 
 
 def num_selected(selected: Selected) -> int:

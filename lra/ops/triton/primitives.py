@@ -1,7 +1,11 @@
 """Parts of the kernels: gathered loads, matrix products, softmax, the largest column of a matrix.
 
 M selected rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
-dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
+dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros. G heads of
+all examples, of which a program takes head g; S parts of the sequence.
+
+A stride is named after its tensor and dimension, such as k_n, k_h and k_l: examples, heads, positions. kk stands for
+selected_k, rr for row_real, cr for col_real, r for real, and o for out or, in the backward pass, dout.
 """
 
 import triton
@@ -14,7 +18,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
-def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
+def selected_positions(index, g, M: tl.constexpr, BM: tl.constexpr):
     """Positions of the selected rows of head g, from index (G,M) or 0 .. M-1 without one, and which of BM exist."""
     j = tl.arange(0, BM)
     valid = j < M
@@ -129,9 +133,9 @@ def softmax(s):
 
 
 @triton.jit
-def probabilities(x, cols, bias, scale_log2, PRECISION: tl.constexpr):
-    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale_log2 = scale log2(e), bias (BM,) is 0 or -inf."""
-    s = dot(x, tl.trans(cols), PRECISION) * scale_log2
+def probabilities(x, keys, bias, scale_log2, PRECISION: tl.constexpr):
+    """Compute softmax(scale x keysᵀ + bias) over the last axis; scale_log2 = scale log2(e), bias (BM,) is 0 or -inf."""
+    s = dot(x, tl.trans(keys), PRECISION) * scale_log2
     return softmax(s + bias[None, :])
 
 

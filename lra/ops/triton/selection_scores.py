@@ -12,7 +12,7 @@ from .primitives import VARYING, is_real, load
 
 @triton.jit
 def _score(
-    x, mask, score, i, ok, stride,
+    x, mask, scores, i, ok, stride,
     D: tl.constexpr,
     BD: tl.constexpr,
     SCORE: tl.constexpr,
@@ -32,7 +32,7 @@ def _score(
         value = tl.where(i == 0, float("inf"), value)
     real = is_real(mask, i, ok)
     value = tl.where(real, value, float("-inf"))
-    tl.store(score + i, value, mask=ok)
+    tl.store(scores + i, value, mask=ok)
 
 
 @triton.jit(do_not_specialize=VARYING)

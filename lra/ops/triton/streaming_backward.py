@@ -14,7 +14,7 @@ from .primitives import (
     is_real,
     load,
     probabilities,
-    slots,
+    selected_positions,
     store,
 )
 
@@ -63,7 +63,7 @@ def c_backward_kernel(
     h = (g % H).to(tl.int64)
 
     # Selected keys and W: loaded once; padded keys get a bias of -inf.
-    at, valid = slots(cols, g, M, BM)
+    at, valid = selected_positions(cols, g, M, BM)
     k += n * k_n + h * k_h
     b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
     if real is not None:
@@ -72,20 +72,20 @@ def c_backward_kernel(
     bias = tl.where(col_ok, 0.0, float("-inf"))
     j = tl.arange(0, BM)
     w += g.to(tl.int64) * M * E
-    weights = load(w, j, E, valid, E, BE)  # (BM,BE)
+    weighted_rv = load(w, j, E, valid, E, BE)  # (BM,BE)
     # A vector subtracted from every row of W leaves dS unchanged. Without the mean of its real rows W loses less to
     # rounding.
     if dout.dtype.element_ty != tl.float32:
         num_real = tl.maximum(tl.sum(col_ok.to(tl.float32), 0), 1.0)
-        centre = tl.sum(tl.where(col_ok[:, None], weights, 0.0), 0) / num_real
-        weights = cast_like(weights - centre[None, :], dout)
+        centre = tl.sum(tl.where(col_ok[:, None], weighted_rv, 0.0), 0) / num_real
+        weighted_rv = cast_like(weighted_rv - centre[None, :], dout)
     q += n * q_n + h * q_h
     dout += n * o_n + h * o_h
     dq += n * dq_n + h * dq_h
 
     # Selected rows of the output are copies of R V: no gradient reaches C or W through them.
     if COPY:
-        copied, _ = slots(rows, g, M, BM)
+        copied, _ = selected_positions(rows, g, M, BM)
         copied = tl.where(valid, copied, -1).to(tl.int32)
 
     dw_acc = tl.zeros((BM, BE), tl.float32)
@@ -123,9 +123,9 @@ def c_backward_kernel(
         if DQ or DK:
             # dCᵀ = W dŌᵀ, and through the softmax dSᵀ.
             if TURNED:
-                dp = dot(weights, tl.trans(y), PRECISION)  # (BM,BN)
+                dp = dot(weighted_rv, tl.trans(y), PRECISION)  # (BM,BN)
             else:
-                dp = dot(y, tl.trans(weights), PRECISION)  # (BN,BM)
+                dp = dot(y, tl.trans(weighted_rv), PRECISION)  # (BN,BM)
                 dp = tl.trans(dp)
             mean = tl.sum(p * dp, 0)
             ds = p * (dp - mean[None, :])  # (BM,BN)
@@ -217,7 +217,7 @@ def r_backward_kernel(
         part -= 1 if INVERSE else 0
 
         # Selected queries and their log-sum-exp; a query without a real key gets +inf, so its probabilities are 0.
-        at, valid = slots(rows, g, M, BM)
+        at, valid = selected_positions(rows, g, M, BM)
         q += n * q_n + h * q_h
         a = load(q, at, q_l, valid, D, BD)  # (BM,BD)
         j = tl.arange(0, BM)
@@ -227,27 +227,27 @@ def r_backward_kernel(
 
         # d(R V) = Zᵀ dW (+ dout[rows]), and rowsum(d(R V) * R V).
         if z is None:
-            to_rv = load(drv + slot * E, j, E, valid, E, BE)
+            grad_rv = load(drv + slot * E, j, E, valid, E, BE)
             mean = tl.load(delta + slot + j, mask=valid, other=0.0)
         else:
             # dWᵀ Z, a few rows of dW and Z at a time, because registers are scarce.
-            turned = tl.zeros((BE, BM), tl.float32)
+            transposed = tl.zeros((BE, BM), tl.float32)
             BK: tl.constexpr = min(BM, 32)
             for first in tl.range(0, BM, BK):
                 inner = first + tl.arange(0, BK)
                 dw = summed(dw_parts, inner, g, G, S, M, E, BE)  # (BK,BE)
                 inv = load(z + slot * M, inner, M, inner < M, M, BM)  # (BK,BM)
-                turned += dot(tl.trans(dw), inv, INNER)
+                transposed += dot(tl.trans(dw), inv, INNER)
             # Transposed here, the matrix lies in shared memory, not in registers.
-            to_rv = tl.trans(turned)  # (BM,BE)
+            grad_rv = tl.trans(transposed)  # (BM,BE)
             if COPY:
                 dout += n * o_n + h * o_h
-                to_rv += load(dout, at, o_l, valid, E, BE)
+                grad_rv += load(dout, at, o_l, valid, E, BE)
             product = load(rv + slot * E, j, E, valid, E, BE)
-            mean = tl.sum(to_rv * product, 1)
+            mean = tl.sum(grad_rv * product, 1)
 
         # Stream the keys and values.
-        high, low = halves(to_rv, dv)
+        high, low = halves(grad_rv, dv)
         k += n * k_n + h * k_h
         v += n * v_n + h * v_h
         dk += n * dk_n + h * dk_h
@@ -272,10 +272,10 @@ def r_backward_kernel(
             # dv = Rᵀ d(R V).
             if DV:
                 p_high, p_low = halves(p, dv)
-                to_v = dot_halves(tl.trans(p_high), high, low, SPLIT, PRECISION)
+                grad_v = dot_halves(tl.trans(p_high), high, low, SPLIT, PRECISION)
                 if SPLIT:
-                    to_v += dot(tl.trans(p_low), high, PRECISION)
-                store(dv, i, dv_l, inside, to_v, E, BE)
+                    grad_v += dot(tl.trans(p_low), high, PRECISION)
+                store(dv, i, dv_l, inside, grad_v, E, BE)
             if DK or DQ:
                 # dR = d(R V) vᵀ, and through the softmax dS.
                 dp = dot(high, tl.trans(y), PRECISION)  # (BM,BN)

@@ -14,7 +14,7 @@ from .primitives import (
     is_real,
     load,
     probabilities,
-    slots,
+    selected_positions,
     store,
 )
 
@@ -72,7 +72,7 @@ def rv_kernel(
         part -= 1 if INVERSE else 0
 
         # Selected queries: loaded once.
-        at, valid = slots(rows, g, M, BM)
+        at, valid = selected_positions(rows, g, M, BM)
         q += n * q_n + h * q_h
         a = load(q, at, q_l, valid, D, BD)  # (BM,BD)
         k += n * k_n + h * k_h
@@ -161,7 +161,7 @@ def out_kernel(
     h = (g % H).to(tl.int64)
 
     # Selected keys: loaded once; padded ones get a bias of -inf.
-    at, valid = slots(cols, g, M, BM)
+    at, valid = selected_positions(cols, g, M, BM)
     k += n * k_n + h * k_h
     b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
     if real is not None:
@@ -173,9 +173,9 @@ def out_kernel(
     j = tl.arange(0, BM)
     slot = g.to(tl.int64) * M
     if z is None:
-        weights = load(w + slot * E, j, E, valid, E, BE)
+        weighted_rv = load(w + slot * E, j, E, valid, E, BE)
     else:
-        weights = tl.zeros((BM, BE), tl.float32)
+        weighted_rv = tl.zeros((BM, BE), tl.float32)
         BK: tl.constexpr = min(BM, 32)
         for first in tl.range(0, BM, BK):
             inner = first + tl.arange(0, BK)
@@ -184,16 +184,16 @@ def out_kernel(
             inside = valid[:, None] & exists[None, :]
             address = z + (slot + j[:, None]) * M + inner[None, :]
             inv = tl.load(address, mask=inside, other=0.0)  # (BM,BK)
-            weights += dot(inv, product, INNER)
+            weighted_rv += dot(inv, product, INNER)
             # The backward pass needs R V and its log-sum-exp.
             if part == 0:
                 tl.store(lse + slot + inner, log, mask=exists)
                 store(rv + slot * E, inner, E, exists, product, E, BE)
         if part == 0:
-            store(w + slot * E, j, E, valid, weights, E, BE)
+            store(w + slot * E, j, E, valid, weighted_rv, E, BE)
 
     # Stream the queries: out = C W.
-    high, low = halves(weights, out)
+    high, low = halves(weighted_rv, out)
     q += n * q_n + h * q_h
     out += n * o_n + h * o_h
     begin = part * chunk
@@ -210,7 +210,7 @@ def out_kernel(
     # Overwrite the selected rows of this part by rows of R V, once all threads have written the rows of C W.
     if COPY:
         tl.debug_barrier()
-        to, _ = slots(rows, g, M, BM)
+        to, _ = selected_positions(rows, g, M, BM)
         in_part = valid & (to >= begin) & (to < end)
         if z is None:
             exact = load(rv + slot * E, j, E, in_part, E, BE)

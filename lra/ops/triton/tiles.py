@@ -146,8 +146,8 @@ def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch
     return Tile(64, 4, 2, turned=turned)
 
 
-def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
-    """Divide three gradients among launches."""
+def divide_gradients(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
+    """Divide three gradients among launches; returns for each launch whether it computes a, b and c."""
     groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}
     launch_gradients = []
     for group in groups[launches]:
@@ -156,7 +156,7 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
 
 
 def on_chip(m: int, arch: int) -> bool:
-    """Whether a kernel computes the inverse (see ``fuses_inverse``); library products do otherwise.
+    """Whether a kernel computes the inverse (see ``fuses_inverse``); otherwise library products compute it.
 
     64 rows need more registers than there are. Some spill to caches, which costs less than library products: these move
     15 matrices through device memory for each step of the forward pass and 52 of the backward pass. For sm_100 triton
@@ -181,7 +181,7 @@ def fuses_inverse(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
     return small or (dtype != torch.float32 and arch >= 90)
 
 
-def scratch(steps: int, symmetric: bool) -> int:
+def num_scratch_matrices(steps: int, symmetric: bool) -> int:
     """The number of (BM,BM) matrices of a head that ``inverse_backward`` keeps in device memory."""
     per_step = 4 if symmetric else 1
     return 4 + per_step * steps
