@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from lra.console import log
 from lra.data.progress import Progress
 from lra.data.source import Source
+from lra.data.split import Examples
 from lra.data.store import StoreError, raw_files, read_provenance
 from lra.options import flatten
 
@@ -88,6 +89,18 @@ class FileSource(Source):
         if expand(root) != self.root:
             self._content = None
         return super().at(root)
+
+    def load(self, root: Path | str) -> Mapping[str, Examples]:
+        try:
+            return super().load(root)
+        except StoreError as error:
+            # Data that differ only in their files are found by the option that names these files.
+            prepared = [] if self.folder(root).exists() else list(self._prepared())
+            paths = [str(data.raw["path"]) for data in prepared if "path" in data.raw]
+            if not paths:
+                raise
+            remedy = f"to use the data that were prepared from {', '.join(paths)}, repeat the options of that command"
+            raise StoreError(f"{error}; {remedy}") from None
 
     def _is_recorded(self) -> bool:
         """Whether a restored run was trained on files that only its recorded provenance identifies."""

@@ -15,8 +15,8 @@ class Based(Mixer):
 
     φ(q)·φ(k) is the second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and
     keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time per head; a state
-    of H (1 + D + D²) (E + 1) numbers. The paper alternates it with causal sliding-window layers (``attn=longformer``
-    has windows to both sides); this class is the linear attention alone.
+    of H (1 + D + D²) (E + 1) numbers. The released models alternate it with causal sliding windows (``attn=longformer``
+    has windows to both sides) and short convolutions; this class is the linear attention alone.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published.

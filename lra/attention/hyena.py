@@ -25,8 +25,11 @@ class Hyena(Mixer):
             filters over later tokens; their entry 0 is the next token.
         order: number of gates; order - 1 long convolutions.
         hidden: width of the filters' network.
-        features: entries of the encoding of a lag: t, (features - 1) / 2 cosines and as many sines.
-        frequency: initial frequency of the sine activations. The released layer has 1, its experiments 10 or 14.
+        features: entries of the encoding of a lag: t, (features - 1) / 2 cosines and as many sines. The first frequency
+            is 1e-4 periods per sequence, so with 3 features the network sees t alone. The released layer has 3, its
+            experiments 5 or 33.
+        frequency: initial frequency of the sine activations. The released layer has 1, as its experiments on images;
+            others have 10 or 14.
         shift: constant added to the window exp(-|δ| t).
         rate: factor of the learning rate of the filters, which have no weight decay.
 
@@ -88,7 +91,9 @@ class Hyena(Mixer):
         with torch.autocast(x.device.type, enabled=False):
             filters = torch.stack([network(L) for network in self.filters])  # (1 or 2,(order - 1) d,L)
             kernels = pack_bidirectional(filters)  # ((order - 1) d,L or 2 L)
-            kernels = kernels.unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
+            # Channel by channel, as released, so that every convolution has windows of all widths.
+            by_channel = kernels.unflatten(0, (-1, num_filters))  # (d,order - 1,L or 2 L)
+            kernels = by_channel.transpose(0, 1)  # (order - 1,d,L or 2 L)
             # v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1. The filters are stored in this order, so
             # h_i and D_i have index n = order - 1 - i.
             for n, x_i in enumerate(reversed(gates[1:])):

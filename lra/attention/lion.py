@@ -27,7 +27,8 @@ class LionS(Mixer):
     Args:
         causal: whether a token sees only itself and earlier tokens.
 
-    Source: the paper, sections 3.2 and 4. The released code detaches λ; here gradients flow through it.
+    Source: the paper, sections 3.2 and 4. The released image model detaches λ, the language model does not; here
+    gradients flow through it.
     ``lra/reference/retention.py`` has the recurrence and says how LION shifts its decays.
     """
 

@@ -84,8 +84,8 @@ class Mamba(Mixer):
             log_A = torch.linspace(math.log(decay_min), math.log(decay_max), states)
         self.log_A = nn.Parameter(log_A.repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
-        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate. As released,
-        # the bias of Δ has weight decay, unlike Mamba-2's.
+        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate. The bias of Δ
+        # is trained like the linear maps, with weight decay. The authors' trainer exempts all biases, by their names.
         self.rates = {"log_A": 1.0, "D": 1.0}
         self.output = nn.Linear(inner, dim, bias=False)
 

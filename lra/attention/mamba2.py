@@ -23,7 +23,7 @@ class Mamba2(Mixer):
         causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
             from the right, with the same parameters, and both outputs are added; the token itself counts once. The
             short convolution is then centred.
-        states: n.
+        states: n. The released ``Mamba2`` has 128, ``Mamba2Simple`` 64.
         expand: width of u as a multiple of dim.
         conv: tokens that the short convolution sees.
         step_min, step_max: range of the initial step sizes, drawn log-uniformly.

@@ -30,13 +30,13 @@ class RGLRU(Mixer):
             convolution is then centred.
         conv: tokens that the short convolution sees.
         radius_min, radius_max: range of the initial radius exp(-softplus(Λ)), whose square is uniform, as in LRU. The
-            decay a is the radius to the power 8 r.
+            decay a is the radius to the power 8 r. In the paper the same range is that of the radius to the power 8.
 
     Raises:
         ValueError: the heads do not divide dim, a radius is not between 0 and 1, or radius_max is below radius_min.
 
-    Source: the paper, section 2.4. The gates and Λ are initialised as in the released code, the linear maps and the
-    convolution as in PyTorch. In plain torch: ``lra/reference/selective_scan.py``.
+    Source: the paper, section 2.4, with -Λ for its Λ, as in the released code. The gates and Λ are initialised as in
+    that code, the linear maps and the convolution as in PyTorch. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RGLRU(Mixer):
         r, i = logits.sigmoid().flatten(-2)  # (N,L,d) each
 
         # log a and sqrt(1 - a²). expm1 keeps the digits where a is near 1; the clamp keeps the derivative of sqrt at
-        # most 1,000.
+        # most 1,000 (in the released code it does not change the root itself).
         log_a = -SHARPNESS * r * F.softplus(self.decay)
         one_minus_a2 = -torch.expm1(2 * log_a)
         scale = one_minus_a2.clamp(min=2.5e-7).sqrt()

@@ -23,7 +23,9 @@ class TransformerLS(Mixer):
 
     Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
     either side. Padding has no weight in the windows and in P. Step 4 gives zero for padded queries. W_p has no bias,
-    because the softmax over tokens cancels a number that is added to all of them. O(L (rank + window) D) time.
+    because the softmax over tokens cancels a number that is added to all of them. O(L (rank + window) D) time. The
+    released models of the benchmark have a class token in the last layer, whose key is one more compressed key; this
+    layer has none.
 
     Args:
         sizes: its dropout acts on the weights.

@@ -99,8 +99,23 @@ def check(*, model: Model, attn: Target, block: Target) -> None:
         raise ValueError(f"model.positions must be learned or none for {owner}, which has no rotary positions")
     if _takes_attention(block) and not issubclass(mechanism_class, Attention):
         raise ValueError(f"{block_class.__name__} needs a mechanism of queries, keys and values, not {name}")
-    if not issubclass(mechanism_class, Attention | Mixer) and block_class is not PreNorm:
+    if issubclass(mechanism_class, Attention | Mixer):
+        return
+    # Any other class is a whole layer.
+    if not _takes_widths(mechanism_class):
+        raise ValueError(
+            f"{name} is neither an Attention nor a Mixer, and its constructor does not take dim and hidden, as a whole "
+            "encoder layer does; derive it from lra.attention.base.Attention, see docs/mechanism.md"
+        )
+    if block_class is not PreNorm:
         raise ValueError(f"block must be prenorm with {name}, which is a block itself and is put in no other")
+
+
+def _takes_widths(mechanism_class: type) -> bool:
+    """Whether a constructor takes ``dim`` and ``hidden``, by name or as any keyword arguments."""
+    parameters = inspect.signature(mechanism_class).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return takes_any or {"dim", "hidden"} <= parameters.keys()
 
 
 def _takes_attention(block: Target) -> bool:

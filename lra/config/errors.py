@@ -121,6 +121,9 @@ def _unknown_choice(error: MissingConfigException) -> str:
     # The default cutoff would offer genome for nope.
     matches = difflib.get_close_matches(name, choices, n=1, cutoff=0.7)
     hint = f"did you mean {group}={matches[0]}? " if matches else ""
+    # A dotted name is a class.
+    if group == "attn" and "." in name:
+        hint = f"your own class is attn=custom attn._target_={name}; "
     return f"{group}={name}: no such choice; {hint}{group} is one of {', '.join(choices)}"
 
 

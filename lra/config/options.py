@@ -157,7 +157,8 @@ class TaskOptions(Options):
         elif self.data.release is not None:
             # A leading ~ was expanded when the options were parsed.
             if not self.data.release.exists():
-                raise ValueError(f"data.release={self.data.release} does not exist")
+                remedy = "name the release, or use source.release=, which finds prepared data without their files"
+                raise ValueError(f"data.release={self.data.release} does not exist; {remedy}")
             source.use_release(self.data.release)
         return source
 

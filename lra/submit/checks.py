@@ -34,7 +34,8 @@ def check_seeds(groups: Groups) -> list[str]:
     for (task, label), runs in groups.items():
         finished = count_finished(runs)
         if finished < FEWEST_SEEDS:
-            reasons.append(f"{task} {label} has {finished} finished seeds; train at least {FEWEST_SEEDS}")
+            remedy = f"train at least {FEWEST_SEEDS}, or move runs that you do not submit to another folder"
+            reasons.append(f"{task} {label} has {finished} finished seeds; {remedy}")
     return reasons
 
 

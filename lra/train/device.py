@@ -30,7 +30,8 @@ def select_device(name: str, option: str = "device") -> str:
     """
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
-        raise ValueError(f"{option}=cuda, but torch sees no GPU; use {option}=cpu")
+        remedy = f"use {option}=cpu, or {option}=auto, which takes a GPU on machines that have one"
+        raise ValueError(f"{option}=cuda, but torch sees no GPU; {remedy}")
     if name == "auto":
         return "cuda" if has_gpu else "cpu"
     return name
