@@ -264,9 +264,10 @@ def format_value(value: Any) -> str:
 def is_name(text: str) -> bool:
     """Whether a text is accepted as the name of a folder.
 
-    It has 1 to 150 characters, no slash, backslash or control character, no outer white space, and not only dots.
+    It has 1 to 150 characters, no slash, backslash or control character, no outer white space, and not only dots. It
+    interpolates nothing, since it may become part of a configuration.
     """
-    has_valid_characters = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text) is not None
+    has_valid_characters = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text) is not None and "${" not in text
     has_content = text.strip(". ") != ""
     has_no_margins = text.strip() == text
     return has_valid_characters and has_content and has_no_margins

@@ -226,11 +226,13 @@ def name_positional(arguments: list[str], *names: str) -> list[str]:
         The arguments in their order.
     """
     remaining = list(names)
-    named_arguments = []
+    named_arguments: list[str] = []
     for argument in arguments:
         # Unlike Path.exists, False for a text longer than a file name, and in a folder that this user may not read.
         is_path = os.path.exists(argument)
-        is_positional = (is_path or "=" not in argument) and not argument.startswith("-")
+        # The folder that follows --config-dir belongs to it.
+        is_flag = argument.startswith("-") or named_arguments[-1:] in (["--config-dir"], ["-cd"])
+        is_positional = (is_path or "=" not in argument) and not is_flag
         if is_positional and remaining:
             name = remaining.pop(0)
             argument = override(name, argument) if is_path else f"{name}={argument}"

@@ -49,7 +49,7 @@ def distinct(values: list) -> bool:
 Name = Annotated[
     str,
     Predicate(is_name),
-    Field(description="a name of 1 to 150 characters (no slash, no space at either end, not . or ..)"),
+    Field(description="a name of 1 to 150 characters (no slash, no ${, no space at either end, not . or ..)"),
 ]
 # Modules whose classes a run's config.yaml may name.
 Trust = Name | list[Name] | None

@@ -30,7 +30,7 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 def _check_folder_name(text: str) -> str:
-    if not is_name(text) or "${" in text:
+    if not is_name(text):
         raise ValueError(f"{text!r} is not a valid folder name")
     return text
 

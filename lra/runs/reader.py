@@ -185,7 +185,10 @@ def unreadable(root: Path, records: Mapping[Path, RunRecord]) -> list[Path]:
         records: records that ``scan`` found.
     """
     paths, _ = find_files(root, {record.NAME})
-    return [path for path in paths if path.parent not in records]
+    missing = [path for path in paths if path.parent not in records]
+    # The record of a run that has ended since the scan can be read.
+    later_records, _ = typed_json.load_all(missing, record.load)
+    return [path for path in missing if path.parent not in later_records]
 
 
 def read_choices(seed_dir: Path) -> dict[str, Any]:

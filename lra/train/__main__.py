@@ -32,10 +32,13 @@ from .trainer import Phase, resumable, run_phase
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
-    # Read the commit now, because the checkout may change during training. Each job of -m reads the commit again,
-    # because the job has only now imported its mechanism.
+    # Read the commit and the code now, because the checkout may change during training. Each job of -m reads the
+    # commit again, because the job has only now imported its mechanism.
     record.git_commit.cache_clear()
     record.git_commit()
+    config_file.code_digest()
+    # The files of custom classes too, which may change while the data are prepared.
+    config_file.source_digests(experiment.to_dict())
     reason = experiment.unavailable
     if reason and experiment.multirun:
         log(f"skipped: {reason}")

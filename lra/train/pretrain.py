@@ -175,16 +175,24 @@ class PretrainDir(RunDir):
         pretraining = record.load_pretraining(path, self.fingerprint)
         remedy = "delete that folder to pretrain again"
         config_file.check_sources(self.path, self.choices, pretraining.sources, remedy=remedy)
-        # A copied pretraining has no state, and states of early versions do not name their code. A damaged state does
-        # not matter: the weights are complete.
-        state = None
-        with contextlib.suppress(ValueError):
-            state = checkpoint.read_state(self.last)
-        code = state["callbacks"][checkpoint.CALLBACK].get("code") if state else None
-        if code not in (None, config_file.code_digest()):
+        if self._find_code() not in (None, config_file.code_digest()):
             self.code = MIXED
             log(f"{self.title}: warning: the code of lra has changed since this pretraining began")
         return pretraining
+
+    def _find_code(self) -> str | None:
+        """The code of a finished pretraining, from its state or the one in ``source``; None if neither names it."""
+        folders = [self.path]
+        # A copied pretraining has no state.
+        if self.source:
+            folders += [self.source / FOLDER, self.source / f"seed-{self.seed}" / FOLDER]
+        for folder in folders:
+            # A damaged state does not matter: the weights are complete. Early versions do not name their code.
+            with contextlib.suppress(ValueError):
+                state = checkpoint.read_state(folder / checkpoint.LAST, self.fingerprint)
+                if state:
+                    return state["callbacks"][checkpoint.CALLBACK].get("code")
+        return None
 
     def _copy_from(self, source: Path) -> None:
         """Copy the pretraining of another run. Raises ValueError if it is damaged, not finished, or differs."""

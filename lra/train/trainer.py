@@ -151,13 +151,20 @@ def resumable(trainer: L.Trainer, run_dir: RunDir) -> Iterator[None]:
 
 
 class CheckpointFile(TorchCheckpointIO):
-    """Writes a checkpoint to its path; Lightning's class first writes it to the system's temporary directory."""
+    """Writes a checkpoint to its path, and reads it from there.
+
+    Lightning's class first writes it to the system's temporary directory, and takes a path such as ``http_runs/x``
+    for a URL.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         Path(path).write_bytes(buffer.getbuffer())
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        return torch.load(path, map_location=map_location, weights_only=weights_only)
 
 
 class EmulatedBf16(MixedPrecision):

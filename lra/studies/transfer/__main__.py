@@ -45,6 +45,8 @@ def transfer(options: TransferOptions) -> None:
     # None leaves the number of threads to torch.
     if options.trainer.threads:
         torch.set_num_threads(options.trainer.threads)
+    # Read the commit now, and so cache it: the checkout may change during the fine-tuning.
+    record.git_commit()
     for run in finished(options.run, options.trust):
         transfer_seed(run, options)
 
