@@ -99,7 +99,7 @@ class FileSource(Source):
             paths = [str(data.raw["path"]) for data in prepared if "path" in data.raw]
             if not paths:
                 raise
-            remedy = f"to use the data that were prepared from {', '.join(paths)}, repeat the options of that command"
+            remedy = f"to use the data prepared from {', '.join(paths)}, repeat the options that prepared them"
             raise StoreError(f"{error}; {remedy}") from None
 
     def _is_recorded(self) -> bool:

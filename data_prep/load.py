@@ -96,7 +96,7 @@ def _prepare(source: Source, root: Path, download: bool) -> None:
     except StoreError as error:
         if source.download is None or source.folder(root).exists():
             raise
-        raise StoreError(f"{error}, or call load_dataset with download=True") from None
+        raise StoreError(f"{error}; or call load_dataset with download=True") from None
 
 
 def _metadata(options: PrepareOptions, source: Source) -> TaskMetadata:

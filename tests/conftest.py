@@ -193,6 +193,25 @@ def small_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def run_killed(work, call: int, *functions) -> int:
+    """Run work() in a child, killed at a call (from 0) of the functions, each (owner, name); return its exit status.
+
+    The status of a killed child is 9.
+    """
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    remaining_calls = iter(range(call))
+
+    def limit(function):
+        return lambda *args: os._exit(9) if next(remaining_calls, None) is None else function(*args)
+
+    for owner, name in functions:
+        setattr(owner, name, limit(getattr(owner, name)))
+    work()
+    os._exit(0)
+
+
 def deny_access(monkeypatch, name):
     """Make folders whose path ends with a name unreadable, as folders without permission are."""
     scandir = os.scandir

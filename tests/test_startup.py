@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from data_prep import adding
 from lra import __main__ as cli
 from lra import compiled, startup
 from lra.config import CONF
@@ -235,8 +236,6 @@ def test_numba_cache_depends_on_all_sources_of_the_package(tmp_path, cache_folde
 
 def test_numba_cache_is_outside_the_package_and_needs_a_writable_disk(tmp_path, cache_folder, monkeypatch):
     """pip would leave a cache inside the package behind, and data_prep would stay importable."""
-    from data_prep import adding
-
     assert adding._answers._cache.cache_path.startswith(str(compiled.cache_folder(PACKAGE)))
     assert cache_folder(PACKAGE).name.startswith("numba-") and cache_folder(PACKAGE).parent == tmp_path / "lra-suite"
     # Less space than the 3.5 MB of the machine code of all functions, or a read-only disk.

@@ -23,8 +23,8 @@ class MinGRU(Mixer):
             from the right, with the same parameters, and both outputs are added; the token itself counts once.
         expand: channels as a multiple of dim.
 
-    Source: the paper, section 3.1 and appendix B; the maps have no biases, unlike those of the authors' code
-    (BorealisAI/minRNNs). In plain torch: ``lra/reference/selective_scan.py``.
+    Source: the paper, section 3.1 and appendix B; no map has a bias, unlike in the authors' code (BorealisAI/minRNNs).
+    In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     compactable = True

@@ -30,7 +30,7 @@ class RGLRU(Mixer):
             convolution is then centred.
         conv: tokens that the short convolution sees.
         radius_min, radius_max: range of the initial radius exp(-softplus(Λ)), whose square is uniform, as in LRU. The
-            decay a is the radius to the power 8 r. In the paper the same range is that of the radius to the power 8.
+            decay a is the radius to the power 8 r. In the paper the radius to the power 8 has this range.
 
     Raises:
         ValueError: the heads do not divide dim, a radius is not between 0 and 1, or radius_max is below radius_min.

@@ -32,9 +32,9 @@ SIZES = ("parameters", "state")
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
-    """Make the tables of each group: over lengths, if it has several, and of every number, unless it has many rows.
+    """Make the tables of each group: over lengths, if it has several, and of every number.
 
-    A group of rounding errors has a single table.
+    A group with several lengths and many rows has no table of every number. Rounding errors have a single table.
 
     Args:
         records: records of benchmarks.

@@ -103,7 +103,7 @@ class Verification:
     Args:
         author: who made the rerun.
         hardware: machine of the rerun.
-        comparisons: one for each task and label.
+        comparisons: one for each task and label; none for a published control without rerun.
     """
 
     __pydantic_config__ = STRICT

@@ -34,7 +34,7 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         reruns: runs of the rerun.
 
     Returns:
-        One comparison for each task and label.
+        One comparison for each task and label; none for a published control without rerun.
 
     Raises:
         ValueError: runs are missing, are the submitted ones, leave out a seed, are of uncommitted code, or have another

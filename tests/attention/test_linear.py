@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from support.features import SIZES, D, H, L, check, mean, qkv
+from support.features import SIZES, TOKEN_SIZES, D, H, check, mean, qkv
 
-from lra.attention.base import Sizes
 from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
 from lra.attention.hedgehog import Hedgehog
@@ -138,7 +137,7 @@ def test_based_taylor_features_match_polynomial(causal):
     weights = 1 + score + score.square() / 2
     if causal:
         weights = weights.tril()
-    layer = Based(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal, features=4)
+    layer = Based(TOKEN_SIZES, dim=H * D, causal=causal, features=4)
     torch.testing.assert_close(layer.attend(q, k, v, None), F.normalize(weights, p=1, dim=-1) @ v)
 
 
@@ -147,7 +146,7 @@ def test_based_taylor_features_match_polynomial(causal):
 def test_lion_matches_attention_with_decay_mask(kind, causal):
     """M_ij is the product of the decays from j to i - 1 below the diagonal and from i + 1 to j above it (eq. 9)."""
     L = 70  # two chunks
-    mixer = kind(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal).double()
+    mixer = kind(TOKEN_SIZES, dim=H * D, causal=causal).double()
     x = torch.randn(2, L, H * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     q, k, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in mixer.inputs(x).chunk(3, -1))
     phi_q, phi_k = (F.normalize(F.silu(part) + 0.5, dim=-1) for part in (q, k))

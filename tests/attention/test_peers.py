@@ -24,12 +24,9 @@ PINV = partial(cubic, steps=6, init="batch")
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_softmax_matches_transformers_bert(masked):
-    package("transformers")
-    from transformers import BertConfig
-    from transformers.models.bert.modeling_bert import BertSelfAttention
-
+    bert = package("transformers.models.bert.modeling_bert")
     torch.manual_seed(0)
-    peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
+    peer = bert.BertSelfAttention(bert.BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
     peer, x = peer.double().eval(), tokens()
     same(run(make(Softmax), peer, x, SUFFIX if masked else None), peer(x, ADDITIVE_SUFFIX if masked else None)[0])
 
@@ -39,14 +36,11 @@ def test_softmax_matches_transformers_bert(masked):
 @pytest.mark.parametrize("masked", [False, True])
 def test_nystrom_original_matches_transformers(landmarks, kernel, masked):
     """Padding without biases, so that its queries, keys and values are zero, as the LRA code sets them."""
-    package("transformers")
-    from transformers import NystromformerConfig
-    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
-
+    peers = package("transformers.models.nystromformer.modeling_nystromformer")
     torch.manual_seed(0)
     sizes = {"hidden_size": DIM, "num_attention_heads": H, "segment_means_seq_len": L}
-    config = NystromformerConfig(num_landmarks=landmarks, conv_kernel_size=kernel, **sizes)
-    peer = NystromformerSelfAttention(config).double().eval()
+    config = peers.NystromformerConfig(num_landmarks=landmarks, conv_kernel_size=kernel, **sizes)
+    peer = peers.NystromformerSelfAttention(config).double().eval()
     ours = make(NystromOriginal, landmarks=landmarks, kernel=kernel, pinv=PINV)
     ours.conv.load_state_dict(peer.conv.state_dict())
     if not masked:

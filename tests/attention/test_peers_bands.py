@@ -21,16 +21,13 @@ pytestmark = pytest.mark.peers
 @pytest.mark.parametrize("side", [2, 4, 16])
 def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
     """transformers casts weights to float32, which is patched out; its global projections copy the local ones."""
-    package("transformers")
-    from transformers import LongformerConfig
-    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
-
+    peers = package("transformers.models.longformer.modeling_longformer")
     softmax = F.softmax
     monkeypatch.setattr(F, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
     torch.manual_seed(0)
     options = {"attention_window": [2 * side], "attention_probs_dropout_prob": 0.0}
-    config = LongformerConfig(hidden_size=DIM, num_attention_heads=H, **options)
-    peer, length = LongformerSelfAttention(config, 0).double(), 64
+    config = peers.LongformerConfig(hidden_size=DIM, num_attention_heads=H, **options)
+    peer, length = peers.LongformerSelfAttention(config, 0).double(), 64
     for name in ("query", "key", "value"):
         getattr(peer, f"{name}_global").load_state_dict(getattr(peer, name).state_dict())
     x, mask = tokens(length), first_real(length, length, 41, max(global_tokens, 3))
@@ -63,19 +60,16 @@ def test_local_matches_local_attention_without_neighbours(block, length):
 @pytest.mark.parametrize("blocks, block, random", [(12, 4, 3), (25, 2, 10), (8, 3, 1)])
 def test_bigbird_matches_transformers_in_training(blocks, block, random):
     """The last block has a real token, because in transformers every token attends to it even if it is padding."""
-    package("transformers")
-    from transformers import BigBirdConfig
-    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
-
+    peers = package("transformers.models.big_bird.modeling_big_bird")
     torch.manual_seed(0)
     sizes = {"hidden_size": DIM, "num_attention_heads": H, "block_size": block, "num_random_blocks": random}
-    peer = BigBirdBlockSparseAttention(BigBirdConfig(**sizes, use_bias=True), seed=3).double().train()
+    peer = peers.BigBirdBlockSparseAttention(peers.BigBirdConfig(**sizes, use_bias=True), seed=3).double().train()
     # Collect the random blocks that transformers draws.
     draws, draw = [], peer._bigbird_block_rand_mask_with_head
     peer._bigbird_block_rand_mask_with_head = lambda *a, **k: draws.append(draw(*a, **k)) or draws[-1]
     length = blocks * block
     x, mask = tokens(length), first_real(length, length, length - 1, length - block + 1)
-    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(mask.double(), block)
+    blocked, band, rows, columns = peers.BigBirdModel.create_masks_for_block_sparse_attn(mask.double(), block)
     theirs = peer(x, band, rows, columns, blocked, blocked)[0]
     # Use the same random blocks.
     ours = make(BigBird, length, block=block, random=random)
@@ -112,14 +106,11 @@ def in_first_chunk(ours, x, mask):
 @pytest.mark.parametrize("masked", [False, True])
 def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets, masked):
     """In transformers the first chunk sees the last chunk of the previous round; in the paper it sees itself only."""
-    package("transformers")
-    from transformers import ReformerConfig
-    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
-
+    peers = package("transformers.models.reformer.modeling_reformer")
     torch.manual_seed(0)
     sizes = {"hidden_size": DIM, "num_attention_heads": H, "attention_head_size": D, "num_buckets": buckets}
     sizes |= {"lsh_attn_chunk_length": chunk, "num_hashes": hashes, "lsh_attention_probs_dropout_prob": 0.0}
-    peer = LSHSelfAttention(ReformerConfig(**sizes, hash_seed=5, is_decoder=False)).double()
+    peer = peers.LSHSelfAttention(peers.ReformerConfig(**sizes, hash_seed=5, is_decoder=False)).double()
     # Remove the 1e-6 that transformers adds to |x|².
     peer._len_norm = partial(peer._len_norm, epsilon=0.0)
     ours = make(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, power=0)

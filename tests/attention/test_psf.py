@@ -4,15 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment
-from support.features import PATTERNS, all_real, masks, same_with_gradients
+from support.features import PATTERNS, TOKEN_SIZES, all_real, masks, same_with_gradients
 
-from lra.attention.base import Sizes
 from lra.attention.psf import PSF
 from lra.reference import psf as reference
 from lra.reference.psf import sparse_factor
 
 DIM, L = 6, 11
-SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 
 
 @PATTERNS
@@ -29,7 +27,7 @@ SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 )  # fmt: skip
 def test_psf_and_gradients_match_reference(pattern, ring, options, offsets):
     torch.manual_seed(0)
-    psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
+    psf, mask = PSF(TOKEN_SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
     assert len(psf.weights) == options.get("factors", 4) and psf.offsets.tolist() == offsets
     x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
     real = all_real(mask if ring == "real" else None, L)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import CHECK_SIZES, config
-from support.features import s5_parts, same_with_gradients, set_parameters, tensor
+from support.features import masks, qkv, s5_parts, same_with_gradients, set_parameters, tensor
 
 from lra.attention import delta_net
 from lra.attention.base import Sizes
@@ -32,7 +32,7 @@ CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "
 CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
 UNIDIRECTIONAL = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
 OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in UNIDIRECTIONAL}
-LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
+LONG_SIZES = Sizes(heads=2, head_dim=4, value_dim=3, length=LENGTH)
 
 
 def make(kind, seed=0, dim=DIM, **options):
@@ -200,32 +200,23 @@ def test_unit_keys_of_16_bits_have_unit_length_in_float32():
     torch.testing.assert_close(delta_net._unit(torch.randn(2, 2, 8, 32).bfloat16()).norm(dim=-1), torch.ones(2, 2, 8))
 
 
-def draw_qkv(length=LENGTH):
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 2, length, d, generator=g).double() for d in (3, 3, 5))
-    mask = torch.rand(2, length, generator=g) < 0.7
-    mask[:, 0] = True
-    return q, k, v, mask
-
-
 def test_causal_packed_attention_matches_padded():
-    q, k, v, _ = draw_qkv()
-    mask = torch.arange(LENGTH) < torch.tensor([LENGTH, 40])[:, None]
+    (q, k, v), mask = qkv(LENGTH), masks(LENGTH)["suffix"]
     layout, attention = VarlenLayout(mask), SDPA(LONG_SIZES, causal=True)
     packed = attention.varlen(*(layout.pack(t, 2) for t in (q, k, v)), layout)
     torch.testing.assert_close(packed, layout.pack(attention(q, k, v, mask), 2))
 
 
 def test_mean_equals_softmax_with_equal_scores():
-    q, _, v, mask = draw_qkv(6)
+    (q, _, v), mask = qkv(6), masks(6)["holes"]
     torch.testing.assert_close(Mean(LONG_SIZES)(q, q, v, mask), Softmax(LONG_SIZES)(q * 0, q, v, mask))
     torch.testing.assert_close(Mean(LONG_SIZES)(q, q, v), Softmax(LONG_SIZES)(q * 0, q, v))
 
 
 def test_identity_equals_softmax_to_self():
-    _, _, v, mask = draw_qkv(6)
-    orthogonal = 1e3 * torch.eye(6).double().expand(2, 2, 6, 6)
-    exact = Softmax(Sizes(heads=2, head_dim=6, value_dim=5, length=6))(orthogonal, orthogonal, v, mask)
+    (_, _, v), mask = qkv(6), masks(6)["holes"]
+    orthogonal = 1e3 * torch.eye(6).double().expand(3, 2, 6, 6)
+    exact = Softmax(Sizes(heads=2, head_dim=6, value_dim=3, length=6))(orthogonal, orthogonal, v, mask)
     torch.testing.assert_close(Identity(LONG_SIZES)(orthogonal, orthogonal, v, mask)[:, :, 0], exact[:, :, 0])
     torch.testing.assert_close(Identity(LONG_SIZES)(orthogonal, orthogonal, v, None), v)
 

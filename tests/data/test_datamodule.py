@@ -182,8 +182,7 @@ def test_load_dataset_preserves_hydra_state_of_application(tmp_path):
         assert GlobalHydra.instance().hydra is before and hydra.compose("mine").lr == 1
 
 
-def test_example_training_loop_runs(data_root, monkeypatch):
-    monkeypatch.setenv("LRA_DATA", str(data_root))
+def test_example_training_loop_runs(data_root):
     assert 0 <= runpy.run_path(str(CONF.parent / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20") <= 100
 
 

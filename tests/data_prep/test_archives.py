@@ -9,6 +9,7 @@ from math import floor
 
 import numpy as np
 import pytest
+from PIL import Image as PillowImage
 from server import CIFAR, RECORDS, assert_error, assert_rejected, cifar, imdb, prepared, silent, trained, write_tar
 
 from data_prep.archive import members, reading
@@ -50,9 +51,7 @@ def test_tensorflow_grey_matches_float32_computation(colours):
 
 
 def test_pillow_grey_matches_pillow(colours):
-    from PIL import Image as image
-
-    pixels = image.fromarray(colours.T.astype(np.uint8)[None]).convert("L")
+    pixels = PillowImage.fromarray(colours.T.astype(np.uint8)[None]).convert("L")
     assert pillow_grey(*colours).tolist() == np.asarray(pixels)[0].tolist()
 
 
@@ -77,8 +76,7 @@ def test_archive_order_keeps_image_order_of_batches(tmp_path, monkeypatch):
 @pytest.fixture
 def cifar10(tmp_path, monkeypatch):
     """The cifar10 builder of TFDS on the same images: its keys, shuffle and slices, without TensorFlow."""
-    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
-    from tensorflow_datasets.image_classification import cifar as theirs
+    theirs = pytest.importorskip("tensorflow_datasets.image_classification.cifar", reason="pip install -e '.[tfds]'")
 
     class Small(theirs.Cifar10, skip_registration=True):
         def _split_generators(self, dl_manager):
@@ -86,7 +84,7 @@ def cifar10(tmp_path, monkeypatch):
 
     images = lambda name, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in RECORDS[name])
     monkeypatch.setattr(theirs, "_load_data", images)
-    monkeypatch.setattr(tfds.features, "Image", partial(tfds.features.Tensor, dtype=np.uint8))
+    monkeypatch.setattr(theirs.tfds.features, "Image", partial(theirs.tfds.features.Tensor, dtype=np.uint8))
     builder = Small(data_dir=tmp_path / "tfds", file_format="array_record")
     builder.download_and_prepare()
     return builder

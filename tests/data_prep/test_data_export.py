@@ -139,10 +139,7 @@ def test_export_command_prepares_and_writes_files(tmp_path, call):
 
 
 def builders():
-    pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
-    from data_prep import tfds
-
-    return tfds
+    return pytest.importorskip("data_prep.tfds", reason="pip install -e '.[tfds]'")
 
 
 def build_with_tfds(name, source, folder):

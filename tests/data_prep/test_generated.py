@@ -14,6 +14,7 @@ from conftest import LEVEL
 from scipy.stats import chi2_contingency
 from server import DISTINCT, assert_error, assert_rejected, prepared, trained
 
+from data_prep import bench
 from data_prep.adding import Adding
 from data_prep.chain import Chain
 from data_prep.expressions import decode
@@ -99,6 +100,10 @@ def test_listops_trees_are_distinct_with_correct_labels_and_lengths(drawn):
     assert len({text for text, _ in generated}) == len(generated)
     assert all(SMALL["min_length"] < len(text.split()) < SMALL["max_length"] for text, _ in generated)
     assert all(evaluate(text) == value for text, value in (*generated, *reference_trees))
+
+
+def test_data_bench_measures_listops_and_both_ways_to_read_a_batch():
+    assert min(*bench.ms_per_batch(Adding(length=128), 2), bench.ms_per_example(10, 0)) > 0
 
 
 def test_default_listops_length_and_label_statistics():

@@ -90,13 +90,11 @@ def test_adding_baseline_predicts_mean_label(data_root):
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
 def test_temporal_order_label_is_order_of_signals(length):
-    source = TemporalOrder(length=length, train=40, val=20, test=20)
-    for split in source.sizes:
-        for sequence, label in zip(*gathered(source, split), strict=True):
-            text = "".join("abcdXY"[id] for id in sequence)
-            signals = text.translate(str.maketrans("", "", "abcd"))
-            assert len(text) == length and label == ["XX", "XY", "YX", "YY"].index(signals)
-            assert TemporalOrder.classes[label] == f"({','.join(signals)})"
+    for words, label in decoded_examples(TemporalOrder(length=length, train=40, val=20, test=20)):
+        text = "".join(words)
+        signals = text.translate(str.maketrans("", "", "abcd"))
+        assert len(text) == length and label == ["XX", "XY", "YX", "YY"].index(signals)
+        assert TemporalOrder.classes[label] == f"({','.join(signals)})"
 
 
 def test_temporal_order_draws_are_uniform_and_independent():

@@ -15,6 +15,7 @@ from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
 from lra.config.recipes import choices
 from lra.options import flatten
+from lra.studies.factorise.matrices import KINDS
 
 
 def table_rows(page):
@@ -46,8 +47,6 @@ def test_every_experiment_and_mechanism_is_listed_once(page, head, column, group
 
 
 def test_sweeps_presets_launchers_and_matrix_kinds_are_complete():
-    from lra.studies.factorise.matrices import KINDS
-
     page_values = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
     assert page_values == set(choices("preset"))
     names = [row[0].strip("`") for row in table_rows("docs/sweeps.md")]

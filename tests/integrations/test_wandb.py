@@ -1,6 +1,5 @@
 """Weights & Biases: logged and resumed runs, an unreachable service, and the published report, read from its files."""
 
-import csv
 import http.server
 import json
 import re
@@ -26,7 +25,7 @@ from lra.integrations.wandb import logger
 from lra.report import paper_tables, wandb
 from lra.report.__main__ import ReportOptions, report
 from lra.results import summary
-from lra.runs import record
+from lra.runs import checkpoint, record
 from lra.train.callbacks import Checkpoints
 
 OPTIM = ("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1")
@@ -46,11 +45,6 @@ def run(runs, *words):
     return seed_folder(runs, "sdpa")
 
 
-def rows(run_dir):
-    with open(run_dir / "metrics.csv", newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
 def logged(contents):
     metrics = lambda row: {key: value for key, value in row.items() if key[0] != "_"}
     return [{"step": row["_step"]} | metrics(row) for row in contents.history]
@@ -59,7 +53,7 @@ def logged(contents):
 def assert_complete(run_dir):
     data = read_files(run_dir)
     assert data.summary["record"] == asdict(record.load(run_dir / "record.json"))
-    assert logged(data) == rows(run_dir)
+    assert logged(data) == checkpoint.read_metrics(run_dir)
 
 
 def wandb_lines(capfd):
@@ -76,7 +70,7 @@ def test_run_has_config_history_and_summary(service, data_root, tmp_path):
     assert data.config["optim"]["lr"] == 0.002 and data.config["task"]["length"] == 128
     assert data.config["attn"]["_target_"] == "lra.attention.sdpa.SDPA"
     assert (data.config["seed"], data.config["fingerprint"], data.config["git"]) == (0, saved.fingerprint, saved.git)
-    assert logged(data) == rows(run_dir) and [row["step"] for row in rows(run_dir)] == [1, 2, 3, 4]
+    assert logged(data) == checkpoint.read_metrics(run_dir) and [row["step"] for row in logged(data)] == [1, 2, 3, 4]
     assert data.summary["test"] == saved.test and data.summary["record"] == asdict(saved)
     assert data.messages["exit"].exit_code == 0
     # The logger does not change the fingerprint.
@@ -103,7 +97,7 @@ def test_resumed_online_run_sends_missing_evaluations(service, data_root, tmp_pa
     service.setattr(logger, "open_run", lambda run_info, *, resume, **_: resume_args.append(resume) or sent_run)
     result = config("sdpa", f"runs={tmp_path}", *WORDS)
     logger.WandB(folder=run_dir, first_step=4, experiment=result, seed=0, fingerprint="f")
-    assert resume_args == [True] and upload == [row for row in rows(run_dir) if row["step"] >= 3] and len(upload) == 2
+    assert resume_args == [True] and upload == checkpoint.read_metrics(run_dir)[2:] and len(upload) == 2
 
 
 def test_training_survives_killed_wandb_service(service, data_root, tmp_path, capfd):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import small_disk, until
+from conftest import run_killed, small_disk, until
 from server import start
 
 from lra.config import CONF
@@ -21,27 +21,12 @@ from lra.sweep import job
 FORK = multiprocessing.get_context("fork")
 
 
-def is_killed_at_call(calls: int, write) -> bool:
-    """Return whether a child that runs write() is killed at call ``calls`` (from 0) of os.fsync or Path.replace."""
-    child = os.fork()
-    if child == 0:
-        remaining_calls = iter(range(calls))
-
-        def limit(function):
-            return lambda *args: os._exit(9) if next(remaining_calls, None) is None else function(*args)
-
-        os.fsync, Path.replace = limit(os.fsync), limit(Path.replace)
-        write()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
 def test_atomic_write_killed_at_any_call_leaves_old_or_new_content(tmp_path):
     path = tmp_path / "last.ckpt"
     contents, calls, was_killed = set(), 0, True
     while was_killed:
         path.write_text("old")
-        was_killed = is_killed_at_call(calls, lambda: atomic.write(path, "new"))
+        was_killed = run_killed(lambda: atomic.write(path, "new"), calls, (os, "fsync"), (Path, "replace")) == 9
         contents.add(atomic.content(path).decode())
         calls += 1
     assert contents == {"old", "new"} and calls > 3

@@ -101,7 +101,9 @@ def test_label_with_options_belongs_to_its_mechanism():
     assert [mechanism_of(label) for label in labels] == ["nystrom", "custom-cur_abs", "cur_abs"]
 
 
-def test_leaderboard_command_applies_filters_and_rejects_invalid_ones(call):
+def test_leaderboard_command_writes_pages_applies_filters_and_rejects_invalid_ones(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("lra.leaderboard.__main__.pages", lambda: {tmp_path / "leaderboard.md": "a page"})
+    assert call(leaderboard, "write=true")[0] is None and (tmp_path / "leaderboard.md").read_text() == "a page"
     options = parse(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
     assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
     stop, out, _ = call(leaderboard, *qualify_filters(["task=listops", "status=verified", "sort=listops"]))

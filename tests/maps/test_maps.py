@@ -219,6 +219,5 @@ def test_pixel_pushed_out_by_class_token_has_no_shade():
 
 
 def test_damaged_run_directory_error_names_file(run_dir, tmp_path, message):
-    run_copy = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*"))
-    (run_copy / "best.ckpt").unlink()
+    run_copy = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*", "best.ckpt"))
     assert "has no best.ckpt: the run has not reached its first evaluation" in message(f"run={run_copy}")

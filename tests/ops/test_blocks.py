@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from support.features import D, E, H, check, mean, qkv, same_with_gradients, sized, weights
+from support.features import TOKEN_SIZES, D, E, H, check, mean, qkv, same_with_gradients, sized, weights
 
-from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
 from lra.attention.conv import Conv
 from lra.attention.local import Local
@@ -208,7 +207,7 @@ def conv_reference(model, x, mask):
 @pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])
 def test_conv_matches_sum_over_real_neighbours(options):
     torch.manual_seed(0)
-    model = Conv(Sizes(heads=1, head_dim=3, value_dim=3, length=CONV_LENGTH), dim=3, **options).double()
+    model = Conv(TOKEN_SIZES, dim=3, **options).double()
     x = torch.randn(2, CONV_LENGTH, 3, dtype=torch.float64)
     mask = torch.stack([torch.arange(CONV_LENGTH) < 66, torch.rand(CONV_LENGTH) < 0.5])
     mask[1, 0] = True

@@ -142,14 +142,12 @@ def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factor
     out = capsys.readouterr().out
     assert "zoo" in out and "board: mechanisms" in out and "board: recall" not in out and "board-rates" not in out
     add_board_seeds(custom_runs, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
-    write_report("board=true", f"runs={custom_runs}")
-    out = capsys.readouterr().out
-    assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     # Any published study can be named.
     monkeypatch.setattr("lra.runs.published.HOME", home)
-    write_report("compare=[board]", f"runs={custom_runs}")
-    out = capsys.readouterr().out
-    assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
+    for word in ("board=true", "compare=[board]"):
+        write_report(word, f"runs={custom_runs}")
+        out = capsys.readouterr().out
+        assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     message = "'boards' is not a published study; choose from board, board-rates"
     assert_error(message, write_report, "compare=[boards]", f"runs={custom_runs}")
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")

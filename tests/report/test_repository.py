@@ -181,6 +181,12 @@ def test_large_board_is_summarised_in_readme_and_pages(home):
     assert "of CUR" not in readme
 
 
+def test_saved_figures_have_the_description_that_is_compared(home, monkeypatch):
+    texts, pictures = repository.pages(home, home / "published")
+    monkeypatch.setattr(repository, "pages", lambda: (texts, pictures))
+    assert all(path.exists() for path in repository.save()) and "dc:description" in min(pictures).read_text()
+
+
 def test_study_of_one_mechanism_has_no_figure(home):
     published.save(home / "published" / "one", [published_run("one", "mean", "listops")])
     assert [path.name for path in repository.pages(home, home / "published")[1]] == ["results-two.svg"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_error, error_message, slow
+from conftest import assert_error, error_message, run_killed, slow
 from support.records import PHASE, flip, replace_text
 from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
@@ -34,7 +34,6 @@ MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 WORDS = ("optim.steps=6", "optim.eval_every=3")
-LOST = {"missing": Path.unlink, "a flipped bit": flip}
 DAMAGE = {
     # Turns a digit into another digit.
     "a flipped bit": lambda path: flip(path, 0.5, bit=4),
@@ -144,7 +143,6 @@ def test_pretraining_with_another_version_of_a_custom_class_is_not_reused(tmp_pa
     target = PretrainDir(path=tmp_path / "mine" / "pretrain", choices={}, seed=0, source=source.parent)
     pretraining = replace(PHASE, fingerprint=target.fingerprint, sources={"mine": "0"})
     for folder, remedy in ((source, "pretrain again without pretrain.from"), (target.path, "delete that folder")):
-        folder.mkdir(parents=True, exist_ok=True)
         record.save_pretraining(pretraining, folder)
         assert f"{folder} was trained with another version of mine; {remedy}" in error_message(target.find_finished)
 
@@ -189,8 +187,7 @@ def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root
 
 
 def test_wrong_command_does_not_write_a_lost_configuration(halves, tmp_path, data_root):
-    home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    (home / "config.yaml").unlink()
+    home = shutil.copytree(halves[0], seed_folder(tmp_path), ignore=shutil.ignore_patterns("config.yaml"))
     message = error_message(train_config, smoke(tmp_path, *WORDS, "optim.lr=0.5"))
     assert "last.ckpt was written by another run" in message and not (home / "config.yaml").exists()
     train_config(smoke(tmp_path, *WORDS))
@@ -211,10 +208,10 @@ def test_next_best_weights_replace_best_ckpt_only_if_last_ckpt_names_them(halves
     assert result(home) == result(halves[2]) and not next_best.exists()
 
 
-@pytest.mark.parametrize("harm", LOST)
+@pytest.mark.parametrize("harm", [Path.unlink, flip])
 def test_lost_metrics_csv_is_restored_from_checkpoint(halves, tmp_path, data_root, harm):
     home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    LOST[harm](home / "metrics.csv")
+    harm(home / "metrics.csv")
     train_config(smoke(tmp_path, *WORDS))
     assert result(home) == result(halves[2])
     assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
@@ -236,23 +233,6 @@ def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):
         train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
 
 
-def train_until(files, runs, words):
-    """Return the exit status of training that is killed when it has replaced a number of files."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    replace, remaining_calls = Path.replace, iter(range(files))
-
-    def replace_or_exit(*paths):
-        if next(remaining_calls, None) is None:
-            os._exit(9)
-        return replace(*paths)
-
-    Path.replace = replace_or_exit
-    train_config(smoke(runs, *words))
-    os._exit(0)
-
-
 @pytest.mark.slow
 def test_resume_after_kill_at_any_file_write_is_exact(tmp_path, data_root):
     words, files, status = ("optim.steps=9", "optim.eval_every=3"), 0, 9
@@ -260,7 +240,7 @@ def test_resume_after_kill_at_any_file_write_is_exact(tmp_path, data_root):
     whole = seed_folder(tmp_path / "whole")
     while status == 9:
         runs = tmp_path / str(files)
-        status = train_until(files, runs, words)
+        status = run_killed(partial(train_config, smoke(runs, *words)), files, (Path, "replace"))
         train_config(smoke(runs, *words))
         home = seed_folder(runs)
         assert result(home) == result(whole)

@@ -84,8 +84,7 @@ def test_confinement_method_of_each_mechanism(name):
         expected = "kernel"
     assert local_window.confinement(model) == expected
     if expected is None:
-        with pytest.raises(ValueError, match="no mask, map or kernel"), local_window.confined(model, 1):
-            pass
+        assert_error("no mask, map or kernel", local_window.confined(model, 1).__enter__)
 
 
 def test_derivative_shares_match_full_jacobian():

@@ -214,7 +214,6 @@ def test_published_control_with_the_same_settings_replaces_a_missing_one(runs, c
     stop, text = command("runs=runs/mine", *STATEMENT)
     assert stop is None and "listops: the control is 5 published runs of mean with the same settings" in text
     # A verification trains neither the published control again nor one that has its configuration.
-
     for seed in range(3):
         add(runs / "rerun", "cur_abs", seed, choices, test=35.5)
         add(runs, "mean", seed, control, test=17.5)

@@ -33,10 +33,10 @@ RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
 MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOFTWARE, **RATES)
 
 
-def unseal(path):
-    """Remove the checksums from a record, so that a test can change the record and its files."""
+def unseal(path, *keys):
+    """Remove the checksums and further keys from a record, so that a test can change the record and its files."""
     tree = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in tree.items() if key not in ("files", "sha256")}))
+    path.write_text(json.dumps({key: value for key, value in tree.items() if key not in ("files", "sha256", *keys)}))
 
 
 def flip(path, share=0.4, bit=64):

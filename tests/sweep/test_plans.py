@@ -154,10 +154,9 @@ def test_search_tries_no_higher_rate_if_every_run_diverged():
     assert decide({1e-3: None}, [1e-3], [3e-4, 3e-3], examples=MANY) == ([3e-4], None)
 
 
-def test_board_lists_each_cpu_mechanism_once():
+def test_board_lists_every_cpu_mechanism():
     """custom needs a class of the user, and flashcur_* need a GPU."""
     labels = compose(SweepOptions, ["sweep=board"]).mechanisms
-    assert len(set(labels)) == len(labels)
     assert {words.split()[0] for words in labels} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
 
 

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from conftest import assert_error, until
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from server import write_folder
 from support.records import GRID, SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
@@ -45,9 +47,6 @@ def four(tmp_path):
 
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
 def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, call):
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.plugins import Plugins
-
     # Installed launchers register themselves here.
     Plugins.instance()
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)

@@ -7,7 +7,6 @@ import socket
 from functools import partial
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 import torch
 from conftest import config, error_message, slow
@@ -19,7 +18,7 @@ from lra.data.datamodule import Batch
 from lra.io.lock import holder
 from lra.model.norm import make_norm
 from lra.ops import metrics
-from lra.runs import record
+from lra.runs import checkpoint, record
 from lra.train import distributed, pretrain, trainer
 from lra.train.lit import LitClassifier
 
@@ -47,8 +46,7 @@ def together(function, world=2):
 
 
 def curve(folder):
-    frame = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
-    return torch.from_numpy(frame.train_loss.to_numpy(copy=True))
+    return torch.tensor([row["train_loss"] for row in checkpoint.read_metrics(folder)], dtype=torch.float64)
 
 
 @pytest.mark.first

@@ -221,8 +221,8 @@ def backward(
             **size,
         )  # fmt: skip
 
-    # Through R: dk, dv and S parts of the gradient of the selected queries. ``chunk`` and S are those of c_backward;
-    # its tile has the same ``block``. If the inverse is fused, one more program for each head computes its gradient.
+    # Through R: dk, dv and S parts of the gradient of the selected queries. ``chunk`` and S come from c_backward, whose
+    # tile has the same ``block``. If the inverse is fused, one more program for each head computes its gradient.
     tile = tiles.streaming_backward("r_backward", *args)
     dq_parts = _new(q, S, G, M, D)
     for gradients in tiles.divide_gradients("DV", "DK", "DQ", tile.launches):
