@@ -118,7 +118,7 @@ def ambiguous(option: str, places: list[str]) -> ValueError:
     return ValueError(f"{len(places)} copies with different content were found; choose one: {listing}")
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
+def file_identity(path: Path) -> dict[str, Any]:
     """Identify a file by its size and the sha256 of its content.
 
     Raises:

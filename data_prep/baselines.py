@@ -1,7 +1,7 @@
 """lra data baselines task=recall: baseline scores that need no attention; also with task=all or experiment=.
 
 The columns are test scores in percent: ``constant`` is the best constant answer, ``analytic`` the chance level that the
-source states for a guess among the plausible labels, ``floor`` the larger of both, ``bag`` the bag-of-tokens baseline,
+source states for a guess among the plausible labels, ``chance`` the larger of both, ``bag`` the bag-of-tokens baseline,
 which is fitted once and stored below the root of the data, and ``first`` the first-tokens baseline.
 """
 
@@ -21,7 +21,7 @@ from lra.train.baselines import Baselines, baselines_of
 
 from .__main__ import TASKS, PrepareOptions, of_task
 
-HEAD = ("constant", "analytic", "floor", "bag", "first")
+HEAD = ("constant", "analytic", "chance", "bag", "first")
 
 
 @main(PrepareOptions)

@@ -122,7 +122,7 @@ class Chain(Synthetic):
         self.alphabet = tuple(tokens)
         # Chance level of a guess among the names of the sequence other than the one in the question.
         chances = [1 / (n - 1) for n in self.links]
-        self.floor = 100 * float(np.mean(chances))
+        self.analytic_chance = 100 * float(np.mean(chances))
 
     def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         sizes = np.array(self.links)

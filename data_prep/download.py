@@ -18,7 +18,7 @@ from lra.console import log, pip_install
 from lra.data.progress import Progress
 from lra.data.source import exclusive_lock
 
-from .archive import expand, fingerprint, hash_states, reject_zip, sha256, subfolders
+from .archive import expand, file_identity, hash_states, reject_zip, sha256, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download
@@ -101,7 +101,7 @@ class Download:
         """The identity of the file among a source's arguments, without the address if there is a checksum."""
         if self.sha256 is not None:
             return {"sha256": self.sha256}
-        return {"url": self.url} if self.archive is None else {"archive": fingerprint(self.archive)}
+        return {"url": self.url} if self.archive is None else {"archive": file_identity(self.archive)}
 
     @property
     def file_name(self) -> str:

@@ -84,11 +84,11 @@ class FileSource(Source):
             raise ValueError(f"{self.location()}: {reason}")
         return {"path": self.location(), "stamp": current}
 
-    def at(self, root: Path | str) -> Path:
+    def set_root(self, root: Path | str) -> Path:
         # Another folder of data may hold data that were prepared from the same files.
         if expand(root) != self.root:
             self._content = None
-        return super().at(root)
+        return super().set_root(root)
 
     def load(self, root: Path | str) -> Mapping[str, Examples]:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
-from .archive import expand, fingerprint, hash_states
+from .archive import expand, file_identity, hash_states
 from .examples import chunks
 from .file_source import FileSource
 from .lines import BYTE_ORDER_MARK, metered
@@ -142,7 +142,7 @@ class Genome(FileSource):
         return {"longer_than": self.longer_than, "seed": self.seed}
 
     def content(self) -> dict[str, Any]:
-        return {species: fingerprint(path) for species, path in self.files().items()}
+        return {species: file_identity(path) for species, path in self.files().items()}
 
     def stamp(self) -> str | None:
         paths = self._require_paths()

@@ -108,7 +108,7 @@ class Majority(Synthetic):
         )
         # Score in percent of a guess: the winner of a random group of the sequence. It is right if that group is the
         # asked one; the chance that another group has the same winner is left out.
-        self.floor = 100 / self.present
+        self.analytic_chance = 100 / self.present
         self.alphabet = assignment_tokens(self.groups, self.values, "g")
 
     def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:

@@ -96,7 +96,7 @@ class Recall(Synthetic):
         self.ends: NDArray[np.float64] = np.cumsum(weights) / total
         self.ends[-1] = 1
         # Score in percent of a guess among the values of the sequence.
-        self.floor = 100 / self.pairs
+        self.analytic_chance = 100 / self.pairs
         # Names of the tokens: filler, queries, then the pairs of each key.
         names = name_keys(self.keys, "k")
         tokens = [".", *(f"?{name}" for name in names)]

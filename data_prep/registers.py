@@ -144,7 +144,7 @@ class Registers(Synthetic):
         # Chance level of a guess among the values of a sequence; unknown with ``overwrite``.
         if not self.overwrite:
             chances = [1 / n for n in self.writes]
-            self.floor = 100 * float(np.mean(chances))
+            self.analytic_chance = 100 * float(np.mean(chances))
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .archive import (
     ambiguous,
     archive_in,
     expand,
-    fingerprint,
+    file_identity,
     hash_states,
     inside_archive,
     members,
@@ -87,7 +87,7 @@ class Release:
             return _identity(self.paths)
         # Hashing the members would take a pass over the whole archive.
         archive, inner = self.archive
-        identity = {"archive": fingerprint(archive)}
+        identity = {"archive": file_identity(archive)}
         return identity | {"inside": inner} if inner else identity
 
     def stamp(self) -> str | None:
@@ -185,7 +185,7 @@ def _folder_of(paths: Paths) -> Path:
 
 
 def _identity(paths: Paths) -> dict[str, Any]:
-    return {path.name: fingerprint(path) for path in paths.values()}
+    return {path.name: file_identity(path) for path in paths.values()}
 
 
 def _same_content(first: Paths, second: Paths) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lra.data.progress import Progress, ReadMeter
 
-from ..archive import fingerprint, hash_states, is_metadata, members, reading
+from ..archive import file_identity, hash_states, is_metadata, members, reading
 from . import safe_pickle
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -46,7 +46,7 @@ class CifarFolder:
     @property
     def identity(self) -> dict[str, Any]:
         """Size and checksum of every batch."""
-        return {file.name: fingerprint(file) for file in self.files.values()}
+        return {file.name: file_identity(file) for file in self.files.values()}
 
     def stamp(self) -> str:
         """Summarise the state of the files without reading them."""
@@ -86,7 +86,7 @@ class CifarPythonArchive:
     @property
     def identity(self) -> dict[str, Any]:
         """Size and checksum of the archive."""
-        return fingerprint(self.path)
+        return file_identity(self.path)
 
     def stamp(self) -> str:
         """Summarise the state of the archive without reading it."""

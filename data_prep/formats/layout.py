@@ -21,7 +21,7 @@ from lra.data.progress import Progress, ReadMeter
 from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
-from ..archive import fingerprint, hash_states
+from ..archive import file_identity, hash_states
 from ..examples import chunks, first_of
 
 # How the tokens of a task are stored: bytes of a text, grey levels of a square image, ids of an expression.
@@ -53,7 +53,7 @@ class Reader(ABC):
         identity = {}
         for path in self.paths:
             name = str(path.relative_to(self.path))
-            identity[name] = fingerprint(path)
+            identity[name] = file_identity(path)
         return identity
 
     @property

@@ -46,8 +46,8 @@ def _moved(y, x, by):
 
 
 @inlined
-def copy(target, source):
-    """Copy the image's pixels of both masks; pixels beyond its edge are constant."""
+def overwrite(target, source):
+    """Overwrite the image's pixels of both masks in target by source; pixels beyond its edge are constant."""
     end = source.shape[1] - BEYOND
     for k in range(2):
         for y in range(BEYOND, end):
@@ -234,7 +234,7 @@ def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
         return False
 
     # Extend both in turn.
-    copy(masks, blank)
+    overwrite(masks, blank)
     _note(record[0, 0], first)
     _note(record[0, 1], second)
     for i in range(1, len(record)):
@@ -288,7 +288,7 @@ def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
     if last.paddle < 0:
         return False
 
-    copy(masks, before)
+    overwrite(masks, before)
     _note(record[0], last)
     for i in range(1, len(record)):
         last = _extend(paddles, masks, last, stream)

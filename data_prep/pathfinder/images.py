@@ -100,8 +100,8 @@ def trace(
 
 
 @compiled
-def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
-    """Draw the images with margin number ``choice`` of ``choices``."""
+def _draw_images(table, margin, choice, choices, key, contour, first, images, labels, parts):
+    """Draw the images with margin number ``choice`` of ``choices``; ``key`` is the random seed, uint64."""
     size = images.shape[1]
     length = contour // 3
     stream = np.zeros(1, np.uint64)
@@ -111,7 +111,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
     canvas = np.empty((size, size))
     for n in range(len(images)):
         # The random stream of image first + n.
-        stream[0] = seed
+        stream[0] = key
         for part in (size, contour, first + n):
             stream[0] = mix(stream[0]) ^ np.uint64(part)
         stream[0] = mix(stream[0])

@@ -16,7 +16,7 @@ from lra.console import log
 from lra.data.progress import DELAY, Progress, reporter
 from lra.data.source import cores, explain_full_disk
 
-from ..archive import DEPTH, ambiguous, fingerprint, followed, hash_states, is_metadata, members, reading, subfolders
+from ..archive import DEPTH, ambiguous, file_identity, followed, hash_states, is_metadata, members, reading, subfolders
 from ..examples import in_order
 from .listing import BLOCK, CONTOUR_OF_FOLDER, FOLDERS, REMEDY, Listed, decode, listing
 
@@ -223,7 +223,7 @@ class Archive:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        identity = {"archive": fingerprint(self.path)}
+        identity = {"archive": file_identity(self.path)}
         return identity | {"inside": self.inside} if self.inside else identity
 
     def stamp(self) -> str | None:

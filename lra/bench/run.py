@@ -100,9 +100,9 @@ class RowGroup:
             before: rows of all shapes so far; shorter lengths among them predict the times of contestants.
             deadline: time on the clock of ``time.monotonic``.
         """
-        # One row for each contestant, mode, padding and dtype.
         inputs = Inputs(self.shape, self.device)
         options = self.options
+        # One row for each contestant, mode, padding and dtype.
         axes = (options.mechanisms, options.modes, self.pads, self.dtypes)
         rows = [self._row(*entry) for entry in itertools.product(*axes)]
 

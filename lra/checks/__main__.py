@@ -17,7 +17,7 @@ from ..config.experiment import Experiment
 from .properties import CHECKS, LENGTH, Check, gradient_is_the_derivative, in_float32
 
 # Options of attn that are a number of tokens, at most the length of the sequence.
-TOKEN_BUDGETS = ("count", "landmarks", "window", "global_tokens")
+LIMITED_BY_LENGTH = ("count", "landmarks", "window", "global_tokens")
 
 
 class SmallExperiment(Experiment):
@@ -89,9 +89,9 @@ def failure(mechanism_check: Check, experiment: Experiment) -> str | None:
 
 def failed_checks(experiment: Experiment) -> list[str]:
     """List the checks that the mechanism of an experiment fails, with their errors."""
-    # The checks have sequences of LENGTH tokens, which a token budget may not exceed.
+    # The checks have sequences of LENGTH tokens, which these options may not exceed.
     attn = experiment.attn
-    for option in TOKEN_BUDGETS:
+    for option in LIMITED_BY_LENGTH:
         if (attn.get(option) or 0) > LENGTH:
             attn = attn.replace(**{option: LENGTH})
     small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)

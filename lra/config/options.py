@@ -150,7 +150,7 @@ class TaskOptions(Options):
         """
         source = self.source()
         source.command = self.data_command
-        source.at(self.data.root)
+        source.set_root(self.data.root)
         # A restored run has the data that it was trained on, whatever files there are now.
         if self.provenance is not None:
             source.recorded = self.provenance

@@ -79,7 +79,7 @@ class Source(ABC):
             on the contents of the files instead.
 
     Attributes:
-        root: folder of all data, set by ``at``.
+        root: folder of all data, set by ``set_root``.
         recorded: flat provenance of a restored run.
         command: command that prepares the data; None for ``lra data task=<name>``.
     """
@@ -97,7 +97,7 @@ class Source(ABC):
     locations: ClassVar[tuple[str, ...]] = ()
     download: Any = None  # download.Download of a source that has one
     sizes: Mapping[str, int | None] = {}  # examples of each split, None for all
-    floor: float | None = None  # chance level in percent that is known for the task, such as a guess among its values
+    analytic_chance: float | None = None  # chance level in percent by construction, such as a guess among the values
     command: str | None = None
     root: Path | None = None
     recorded: Mapping[str, Any] | None = None
@@ -139,14 +139,14 @@ class Source(ABC):
         """The path and the state of the user's files, for raw.json; None for data without such files."""
         return None
 
-    def at(self, root: Path | str) -> Path:
+    def set_root(self, root: Path | str) -> Path:
         """Set the folder of all data, and return it with ~ expanded."""
         self.root = Path(os.path.expanduser(root))
         return self.root
 
     def folder(self, root: Path | str) -> Path:
         """Set the folder of all data; return the data set's folder in it, <name>-<checksum of the provenance>."""
-        root = self.at(root)
+        root = self.set_root(root)
         # The same provenance is the same text, whatever the order of its keys.
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
         checksum = hashlib.sha256(canonical.encode()).hexdigest()

@@ -94,11 +94,11 @@ class Split:
         # Padding reads token 0 and is zeroed afterwards.
         position = torch.arange(width, device=index.device)
         mask = position < lengths[..., None]  # (B, T, width)
-        source = first[..., None] + position  # (B, T, width)
-        source.masked_fill_(~mask, 0)
+        token_index = first[..., None] + position  # (B, T, width)
+        token_index.masked_fill_(~mask, 0)
         features = self.tokens.shape[1:]
-        tokens = self.tokens.index_select(0, source.view(-1))  # (B T width[, F])
-        tokens = tokens.view(*source.shape, *features)
+        tokens = self.tokens.index_select(0, token_index.view(-1))  # (B T width[, F])
+        tokens = tokens.view(*token_index.shape, *features)
         ones = (1,) * len(features)
         padding = ~mask.view(*mask.shape, *ones)
         return tokens.masked_fill_(padding, 0), mask

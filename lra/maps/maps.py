@@ -18,6 +18,8 @@ from ..model.classifier import Classifier
 
 # Columns of the identity per call of a mechanism, which limits the width and the memory of the values.
 WIDTH = 128
+# The arguments of a mechanism that are passed by position; a custom class may give them other names.
+POSITIONAL = ("q", "k", "v", "mask")
 
 
 @torch.no_grad()
@@ -92,8 +94,14 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
         # With resample=always, every group of columns gets the same random selection.
         with torch.random.fork_rng(devices=[v.device] if v.is_cuda else []):
             torch.manual_seed(0)
-            columns.append(attention(**arguments))
+            columns.append(call_mechanism(attention, arguments))
     return torch.cat(columns, -1)
+
+
+def call_mechanism(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tensor:
+    """Call a mechanism as a model does: q, k, v and mask by position, further arguments by name."""
+    options = {name: value for name, value in arguments.items() if name not in POSITIONAL}
+    return attention(arguments["q"], arguments["k"], arguments["v"], arguments.get("mask"), **options)
 
 
 def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> Tensor:

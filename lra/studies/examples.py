@@ -108,9 +108,10 @@ def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]
         parts = member.name.split("/")
         if not member.isfile() or len(parts) < 3:
             continue
-        # The last three parts of a path are <split>/<class>/<file>; there may be folders above them.
-        folder, label, _ = parts[-3:]
-        if folder in names:
+        # The last three parts of a path are <split>/<class>/<file>; there may be folders above them. Hidden files are
+        # not examples: macOS adds .DS_Store and, for each file, ._<file>.
+        folder, label, file = parts[-3:]
+        if folder in names and not file.startswith("."):
             files = names[folder].setdefault(label, [])
             files.append(member.name)
     test_classes = names["test"].keys()

@@ -1,7 +1,6 @@
 """Queries, keys and values of attention: recorded from the mechanisms of a model, or random."""
 
 import contextlib
-import inspect
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,6 +12,7 @@ from ..attention.base import Attention
 from ..config.options import Options
 from ..config.schema import Root, Trust
 from ..data.datamodule import Batch
+from ..maps.maps import POSITIONAL
 from ..model.classifier import Classifier
 from ..ops.selection import gather_tokens
 from ..options import Positive, Whole
@@ -59,9 +59,8 @@ def record_calls(model: Classifier, batch: Batch, encode_separately: bool = Fals
     """
     recorded: dict[str, list[MechanismCall]] = {}
 
-    def record_call(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
-        signature = inspect.signature(module.forward)
-        arguments = signature.bind(*args, **kwargs).arguments
+    def record_call(path: str, _module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
+        arguments = dict(zip(POSITIONAL, args, strict=False)) | kwargs
         call = MechanismCall(arguments, out)
         recorded.setdefault(path, []).append(call)
 
@@ -90,7 +89,7 @@ class QKVOptions(Options):
 
 
 # q, k (1,H,L,D), v (1,H,L,E), all tokens real
-Layer = tuple[Tensor, Tensor, Tensor]
+QKV = tuple[Tensor, Tensor, Tensor]
 # Clustered tokens: number of clusters, standard deviation of their centres, and standard deviation around a centre.
 NUM_CLUSTERS = 24
 CENTRE_STD = 1.5
@@ -103,12 +102,12 @@ class QKVSource(NamedTuple):
     Args:
         name: name of the source in tables and folders.
         about: description of the source.
-        examples: layers of each example.
+        examples: q, k and v of each layer, for each example.
     """
 
     name: str
     about: str
-    examples: list[list[Layer]]
+    examples: list[list[QKV]]
 
 
 def generate(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKVSource:
@@ -133,7 +132,7 @@ def generate(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKV
         noise = NOISE_STD * normal(L, D)
         return gather_tokens(centres, cluster) + noise
 
-    def draw_layer() -> Layer:
+    def draw_layer() -> QKV:
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)
         centres = CENTRE_STD * normal(NUM_CLUSTERS, D)

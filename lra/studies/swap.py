@@ -94,8 +94,8 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
         data=data,
     )
 
-    # class_token=null means that the class token is selected if the run has one; False here means that the mechanism
-    # lacks the option.
+    # class_token=null means that the class token is selected if the run has one. Another value, and a mechanism without
+    # the option, stay as they are.
     attn = options.attn
     if attn.get("class_token", False) is None:
         attn = attn.replace(class_token=source.model.has_class_token)

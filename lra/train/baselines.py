@@ -44,7 +44,7 @@ class Baselines:
     @property
     def analytic(self) -> float | None:
         """The chance level that is known for the source; None if the source has none."""
-        return self.data.source.floor
+        return self.data.source.analytic_chance
 
     @property
     def chance(self) -> float:

@@ -19,7 +19,7 @@ from server import DATA, SHA256, assert_rejected, files_in, imdb, refused, silen
 
 from data_prep import __main__ as command
 from data_prep import download
-from data_prep.archive import fingerprint
+from data_prep.archive import file_identity
 from data_prep.download import Download
 from data_prep.genome import Genome
 from data_prep.image import OFFICIAL as CIFAR
@@ -180,8 +180,8 @@ def test_file_fingerprint_detects_change_in_place(tmp_path, monkeypatch):
     path = tmp_path / "file"
     for data in (b"", DATA[:50], b"x" + DATA[1:50], DATA):
         path.write_bytes(data)
-        assert fingerprint(path) == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    assert_error("nothing cannot be read: No such file", fingerprint, tmp_path / "nothing")
+        assert file_identity(path) == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert_error("nothing cannot be read: No such file", file_identity, tmp_path / "nothing")
 
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n" + b"[MAX 2 9 ]\t9\n" * 8 for name in ("train", "val", "test")}
@@ -281,7 +281,7 @@ def test_missing_folder_uses_data_prepared_from_same_path(home):
 
 def test_unchanged_files_are_not_hashed_again(home, monkeypatch):
     folder = ListOps(release="a").prepare("data")
-    monkeypatch.setattr("data_prep.release.fingerprint", lambda path: pytest.fail("the stamp is enough"))
+    monkeypatch.setattr("data_prep.release.file_identity", lambda path: pytest.fail("the stamp is enough"))
     assert ListOps(release="a").folder("data") == folder
     os.utime(home / "a" / "basic_val.tsv")
     with pytest.raises(pytest.fail.Exception, match="the stamp is enough"):

@@ -85,7 +85,7 @@ def test_adding_baseline_predicts_mean_label(data_root):
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)
-    assert Adding().floor is None
+    assert Adding().analytic_chance is None
 
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
@@ -144,7 +144,7 @@ def test_recall_keys_values_and_queries_are_uniform():
     keys, values, query, _ = split_recall_tokens(sequences, source)
     number = (keys == query[:, None]).argmax(1)
     assert (keys[np.arange(len(keys)), number] == query).all()
-    assert [Recall(pairs=pairs).floor for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5]
+    assert [Recall(pairs=pairs).analytic_chance for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5]
     assert_uniform(labels, 8)
     assert_uniform(query, 8)
     assert_uniform(number * 8 + labels, 32)
@@ -234,7 +234,7 @@ def test_registers_query_is_uniform_over_distinct_writes():
     query = order[registers == (sequences[:, -1:] - 1) // 65]
     assert len(query) == len(sequences)
     assert_uniform(query, 4)
-    assert source.floor == 25 and Registers().floor is None
+    assert source.analytic_chance == 25 and Registers().analytic_chance is None
 
 
 @pytest.mark.parametrize("options", [{}, {"length": 64, "present": 3, "groups": 4, "values": 2, "votes": 21, "gap": 0}])
@@ -265,7 +265,7 @@ def test_majority_draws_are_uniform():
     is_minority = (groups == query[:, None]) & (values != labels[:, None])
     assert (is_minority.sum(1) == 2).all()
     assert_uniform((values - labels[:, None])[is_minority] % source.values - 1, 15)
-    assert source.floor == 12.5
+    assert source.analytic_chance == 12.5
 
 
 def test_pair_embedding_is_sum_of_component_embeddings():
@@ -309,4 +309,4 @@ def test_chain_draws_are_uniform():
     names, query = first[has_four_links][:, :-1], first[has_four_links][:, -1:]
     other_names = names[(names >= 0) & (names != query)].reshape(len(names), -1)
     assert_uniform((other_names == labels[has_four_links, None]).argmax(1), 3)
-    assert source.floor == pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 5) / 3)
+    assert source.analytic_chance == pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 5) / 3)

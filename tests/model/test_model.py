@@ -121,7 +121,7 @@ def test_layer_comparison_encodes_towers_separately():
     exact.load_state_dict(dependent.state_dict(), strict=False)
     paths = list(record_calls(exact, batch))
     for first_model, second_model in (exact, dependent), (dependent, exact):
-        layer_results = compare_layers(first_model, second_model, [batch], spectrum=4)
+        layer_results = compare_layers(first_model, second_model, [batch], spectrum_examples=4)
         assert [layer.path for layer in layer_results] == paths and all(layer.relative > 0 for layer in layer_results)
     assert dependent.encode_separately and not exact.encode_separately
     assert all(layer.relative == layer.stack_relative == 0 for layer in compare_layers(dependent, dependent, [batch]))

@@ -95,7 +95,7 @@ def test_heavy_keys_matches_numpy():
         is_heavy = np.zeros((L, L), bool)
         np.put_along_axis(is_heavy, heavy, True, 1)
         out = np_softmax(np.where(is_heavy, scores, rough)) @ c
-        expected = out + variants.kernel(Q, x.q_rows)[n, h].numpy() @ ((np_softmax(scores) @ c)[rows] - out[rows])
+        expected = out + variants.smoother(Q, x.q_rows)[n, h].numpy() @ ((np_softmax(scores) @ c)[rows] - out[rows])
         np.testing.assert_allclose(actual[n, h].numpy(), expected, rtol=1e-9, atol=1e-11)
 
 

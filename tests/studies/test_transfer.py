@@ -112,7 +112,7 @@ def test_spectrum_matches_svd_of_dense_map(runs):
         scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
         values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
         expected.append(np.pad(values, (0, q.shape[2] - len(values))))
-    actual = compare_layers(exact, swapped, [batch], spectrum=4)[1]
+    actual = compare_layers(exact, swapped, [batch], spectrum_examples=4)[1]
     np.testing.assert_allclose(actual.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
     assert actual.relative < 1e-5
 
@@ -123,7 +123,7 @@ def test_spectrum_counts_pairs_of_texts(encode_separately):
     inputs, mask = padded_ids((24, 17), towers=2)
     model.encode_separately = encode_separately
     both, first = (Batch(inputs[:n], mask[:n], None) for n in (2, 1))
-    spectrum_of = lambda batches, n: compare_layers(model, model, batches, spectrum=n)[0].spectrum
+    spectrum_of = lambda batches, n: compare_layers(model, model, batches, spectrum_examples=n)[0].spectrum
     assert spectrum_of([both], 2) == spectrum_of([both], 4) != spectrum_of([both], 1)
     assert spectrum_of([both, both], 1) == spectrum_of([first], 1) == spectrum_of([first], 2)
 

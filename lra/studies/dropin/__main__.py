@@ -27,7 +27,7 @@ from ...console import log, plural
 from ...io import atomic, typed_json
 from ...results.table import Table, frame, show
 from ...runs import record
-from ..qkv import Layer
+from ..qkv import QKV
 from .candidates import CANDIDATES, CandidateFunction, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
 
@@ -38,7 +38,7 @@ COST_FILE = "cost.json"
 # The candidate whose error is the denominator of every ratio.
 BASE = "cur_step"
 # Unlike typed_json.STRICT it allows NaN and infinity, which are valid errors: an approximation may overflow.
-STRICT = ConfigDict(strict=True)
+STRICT_WITH_NAN = ConfigDict(strict=True)
 # A token budget, as a key of JSON.
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 # A pair of numbers by candidate, then by count: (mean, standard deviation) of errors, (milliseconds, MiB) of costs.
@@ -58,7 +58,7 @@ LEGEND = (
 class Errors:
     """The errors of one source: mean and standard deviation over n examples."""
 
-    __pydantic_config__ = STRICT
+    __pydantic_config__ = STRICT_WITH_NAN
     source: typed_json.FolderName
     about: str
     n: int
@@ -71,7 +71,7 @@ class Errors:
 class Cost:
     """The cost in milliseconds and MiB of exact attention, and by candidate and count."""
 
-    __pydantic_config__ = STRICT
+    __pydantic_config__ = STRICT_WITH_NAN
     about: str
     exact: tuple[float, float]
     values: Pairs
@@ -180,7 +180,7 @@ def measure_errors(source: QKVSource, names: list[str], options: DropinOptions) 
     return measured
 
 
-def relative_error(function: CandidateFunction, layer: Layer, exact: torch.Tensor, count: int) -> float:
+def relative_error(function: CandidateFunction, layer: QKV, exact: torch.Tensor, count: int) -> float:
     """Compute |O - O'| / |O| of a layer's exact output O and a candidate's O', in Frobenius norms over all heads."""
     error = function(*layer, count) - exact
     return (error.norm() / exact.norm()).item()

@@ -32,20 +32,20 @@ def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weights(q, k) @ v
 
 
-def mechanism(kind: Callable[..., Attention], budget: str = "count", **options) -> CandidateFunction:
+def mechanism(kind: Callable[..., Attention], count_option: str = "count", **options) -> CandidateFunction:
     """Make a candidate of a mechanism of the suite.
 
     The mechanism is constructed at every call, since its sizes are the sizes of q and v. It stays in training mode.
 
     Args:
         kind: class of the mechanism, or a function that constructs it.
-        budget: name of the option that takes ``count``.
+        count_option: name of the option that takes ``count``.
         options: further options.
     """
 
     def function(q, k, v, count):
         sizes = Sizes(heads=q.shape[1], head_dim=q.shape[3], value_dim=v.shape[3], length=q.shape[2])
-        return kind(sizes, **{budget: count}, **options)(q, k, v)
+        return kind(sizes, **{count_option: count}, **options)(q, k, v)
 
     return function
 

@@ -18,7 +18,7 @@ from ...options import Positive, Range, Whole
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
 from ..examples import draw_files
-from ..qkv import Layer, QKVOptions, QKVSource, generate, mechanisms, record_calls
+from ..qkv import QKV, QKVOptions, QKVSource, generate, mechanisms, record_calls
 from .candidates import CANDIDATES
 
 
@@ -99,7 +99,7 @@ def _is_softmax(attention: Attention) -> bool:
     return type(attention) is Softmax and attention.weights == "softmax"
 
 
-def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
+def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> QKV:
     """Select the real tokens of the first of N sequences: q, k (1,H,L,D), v (1,H,L,E).
 
     Raises:

@@ -2,7 +2,7 @@
 
 ``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S K e: k̄ and v̄ are the mean keys and values of clusters of n
 keys, C = softmax(q k̄ᵀ / √D + log n), U the rows of C and R the rows of exact attention at the selected queries,
-e = R v - U v̄ the error of C v̄ there, and S K the smoother that ``kernel`` computes (that module writes g = K e).
+e = R v - U v̄ the error of C v̄ there, and S K the smoother (``smoother``; ``cluster_attention`` writes g = K e).
 
 Shapes: q, k (N,H,L,D), v (N,H,L,E); rows of the attention map belong to queries, columns to keys.
 """
@@ -140,7 +140,7 @@ def smoothed(x: CURFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
     if corrected:
         # The error in the selected queries, smoothed over all queries.
         error = x.exact_outputs - weights(x.q_rows, keys, bias) @ values
-        out = out + kernel(x.q, x.q_rows) @ error
+        out = out + smoother(x.q, x.q_rows) @ error
     return out
 
 
@@ -192,7 +192,7 @@ def heavy_keys(x: CURFactors, share: float) -> Tensor:
 
     error = x.exact_outputs - attend(x.q_rows, heavy)
     out = attend(x.q, gather_tokens(heavy, query_clusters))
-    return out + kernel(x.q, x.q_rows) @ error
+    return out + smoother(x.q, x.q_rows) @ error
 
 
 def lloyd_step(x: Tensor, centres: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def lloyd_step(x: Tensor, centres: Tensor) -> Tensor:
     return torch.where(sizes[..., None] > 0, cluster_means, centres)
 
 
-def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
+def smoother(q: Tensor, q_rows: Tensor) -> Tensor:
     """Compute the smoother S K (N,H,L,r): S = softmax(-|q - q_rows|² / h), K = 1 + (1 - T) + ... + (1 - T)⁴.
 
     T (N,H,r,r) are the rows of S at the selected queries q_rows; K smooths the remainders as well (twicing). h is
@@ -209,11 +209,12 @@ def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
     """
     h = bandwidth(q, q_rows, None, None)
     row_distance = torch.cdist(q_rows, q_rows).square()
-    smoother_rows = (-row_distance / h).softmax(-1)  # T (N,H,r,r)
+    T = (-row_distance / h).softmax(-1)  # (N,H,r,r)
     distance = torch.cdist(q, q_rows).square()
-    smoother = (-distance / h).softmax(-1)  # (N,H,L,r)
-    eye = torch.eye(smoother_rows.shape[-1], dtype=smoother_rows.dtype)
-    return smoother @ boosted(eye, smoother_rows)
+    S = (-distance / h).softmax(-1)  # (N,H,L,r)
+    eye = torch.eye(T.shape[-1], dtype=T.dtype)
+    K = boosted(eye, T)  # (N,H,r,r)
+    return S @ K
 
 
 def score_rule(score: selection.Score) -> SelectionRule:

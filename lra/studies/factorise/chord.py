@@ -86,9 +86,9 @@ def compiled(w, x, links):
         links: ``offsets(n)`` (K,).
     """
     M, n, K = w.shape
-    # Columns of W_(m+1) ... W_M at m; the identity at M.
+    # m counts from 0, so w[m] is W_(m+1). right[m]: columns of W_(m+1) ... W_M; the identity at M.
     right = np.empty((M + 1, n, WIDTH))
-    # Columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x) for the current m, and for the next one.
+    # Columns of (W_1 ... W_m)ᵀ (W_1 ... W_M - x) for the current m, and for the next one.
     left = np.empty((n, WIDTH))
     back = np.empty((n, WIDTH))
     row = np.empty(WIDTH)
@@ -118,7 +118,7 @@ def compiled(w, x, links):
                 left[i, c] = right[0, i, c] - x[i, first + c]
                 loss += left[i, c] ** 2
 
-        # Backward: the gradient of W_m, and the product of its transpose with ``left``.
+        # Backward: the gradient of w[m], and the product of its transpose with ``left``.
         for m in range(M):
             back[:] = 0.0
             for i in range(n):

@@ -58,7 +58,7 @@ def first_tokens(options: FirstTokensOptions) -> None:
         log(f"skipped: {line}")
     hashes = ExampleHashes()
     # Runs whose fresh tests have the same checksum and whose training data are the same share the examples.
-    examples_by_data: dict[str, Examples] = {}
+    examples_by_data: dict[str, ScoredExamples] = {}
     rows = []
     for folder in sorted(records):
         if records[folder].status != "done":
@@ -84,29 +84,29 @@ def first_tokens(options: FirstTokensOptions) -> None:
     if not rows:
         raise ValueError(f"runs={options.runs} has no run with a fresh test; first: lra evaluate runs={options.runs}")
 
-    columns = ["task", "mechanism", "seed", "fresh test", "chance"]
+    columns = ["task", "mechanism", "seed", "fresh test", "shuffled"]
     columns += [f"first {num_tokens}" for num_tokens in NUM_TOKENS]
     table = pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
     print(table.to_string(index=False, float_format="{:.2f}".format, na_rep=""))
 
 
-class Examples(NamedTuple):
+class ScoredExamples(NamedTuple):
     """The examples of a fresh test.
 
     Args:
         labels: right answers (n,).
         groups: for each number of first tokens, the group (n,) of each example: examples with the same first tokens
             have the same number.
-        baselines: for each number of first tokens, whether the most frequent answer of the training examples with the
-            same first tokens is right (n,).
+        baseline_outcomes: for each number of first tokens, whether the most frequent answer of the training examples
+            with the same first tokens is right (n,).
     """
 
     labels: np.ndarray
     groups: list[np.ndarray]
-    baselines: list[np.ndarray]
+    baseline_outcomes: list[np.ndarray]
 
 
-def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHashes) -> Examples:
+def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHashes) -> ScoredExamples:
     """Generate the examples of a fresh test again, with their groups and baselines.
 
     Args:
@@ -136,22 +136,22 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
     data = trained.task_data()
     data.setup()
     all_answers = table_answers(answer_tables(data), fresh.data, "test")
-    baselines = [answers.numpy()[fresh.index] == labels for answers in all_answers[: len(NUM_TOKENS)]]
-    return Examples(labels, groups, baselines)
+    baseline_outcomes = [answers.numpy()[fresh.index] == labels for answers in all_answers[: len(NUM_TOKENS)]]
+    return ScoredExamples(labels, groups, baseline_outcomes)
 
 
-def comparison_rows(task: str, examples: Examples) -> list[tuple]:
+def comparison_rows(task: str, examples: ScoredExamples) -> list[tuple]:
     """Make the rows of the table that do not belong to a run: training answers, and a model that is always right."""
     rows = []
-    for num_tokens, correct in enumerate(examples.baselines, start=1):
+    for num_tokens, correct in enumerate(examples.baseline_outcomes, start=1):
         name = f"(most frequent answer, first {num_tokens})"
         rows.append((task, name, None, *shares(correct, examples)))
-    always_right = np.ones_like(examples.baselines[0])
+    always_right = np.ones_like(examples.baseline_outcomes[0])
     rows.append((task, "(right answers)", None, *shares(always_right, examples)))
     return rows
 
 
-def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
+def shares(correct: np.ndarray, examples: ScoredExamples) -> tuple[float, ...]:
     """Compute the numbers of a row of the table.
 
     Args:
@@ -159,16 +159,16 @@ def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
         examples: the examples.
 
     Returns:
-        Percentages: the score; ``chance``, what the first token explains of the same outcomes in a random order; and
-        what the first 1, 2, ... tokens explain of the outcomes.
+        Percentages: the score; what the first token explains of the same outcomes in a random order; and what the first
+        1, 2, ... tokens explain of the outcomes.
     """
-    shuffled = np.random.default_rng(0).permutation(correct)
-    chance = explained(shuffled, examples.labels, examples.groups[:1])
+    shuffled_outcomes = np.random.default_rng(0).permutation(correct)
+    shuffled = explained(shuffled_outcomes, examples.labels, examples.groups[:1])
     by_tokens = []
     for num_tokens in NUM_TOKENS:
         groups = examples.groups[:num_tokens]
         by_tokens.append(explained(correct, examples.labels, groups))
-    return 100 * float(correct.mean()), chance, *by_tokens
+    return 100 * float(correct.mean()), shuffled, *by_tokens
 
 
 def explained(correct: np.ndarray, labels: np.ndarray, groupings: Sequence[np.ndarray]) -> float:

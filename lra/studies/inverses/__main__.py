@@ -20,8 +20,9 @@ from ...io import atomic
 from ...results.palette import COLOURS, Palette
 from ...runs.reader import finished
 from .. import figures
+from . import measure
 from .matrices import InversesOptions, random_layers, run_layers
-from .measure import InvertedLayer, errors, norms
+from .measure import InvertedLayer
 
 # Line styles of the sizes m, repeated from the fifth size on.
 LINES = ("-", "--", ":", "-.")
@@ -78,8 +79,8 @@ def measure_and_save(layers: Iterable[InvertedLayer], home: Path, title: str, op
 
     iterated = [layer for layer in layers if layer.weights in ("random", "best")]
     steps = sorted(set(options.steps))
-    over_steps = errors(iterated, steps, getattr(torch, options.dtype))
-    spectra = norms(layers)
+    over_steps = measure.errors(iterated, steps, getattr(torch, options.dtype))
+    spectra = measure.norms(layers)
     files = [
         draw_convergence(over_steps, iterated, title, home / "convergence.png"),
         draw_norms(spectra, title, home / "norms.png"),

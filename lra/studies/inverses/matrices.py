@@ -224,8 +224,8 @@ def record_inversion(attention: Attention, arguments: dict) -> tuple[Tensor, Ten
     The call replaces ``pinv`` of the mechanism, so pass a copy.
 
     Returns:
-        The inverted matrix A (N,H,m,m); its inverse X, for SOFT++ D^-½ X D^-½ with the row sums D of A; and the matrix
-        that multiplies the values (N,H,L,L).
+        The inverted matrix A (N,H,m,m); its inverse X, for SOFT++ Λ^-½ X Λ^-½ with Λ = diag(row sums of A); and the
+        matrix that multiplies the values (N,H,L,L).
     """
     pinv = attention.pinv
     recorded = {}
@@ -244,7 +244,7 @@ def record_inversion(attention: Attention, arguments: dict) -> tuple[Tensor, Ten
     a = recorded["A"]
     x = recorded["X"]
     if isinstance(attention, Soft) and attention.normalise:
-        # SOFT++ multiplies the inverse by D^-½ on both sides.
-        d = a.sum(-1, keepdim=True).rsqrt()
-        x = d * x * d.mT
+        # SOFT++ multiplies the inverse by Λ^-½ on both sides.
+        inverse_root = a.sum(-1, keepdim=True).rsqrt()
+        x = inverse_root * x * inverse_root.mT
     return a, x, full_map

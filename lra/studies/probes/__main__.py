@@ -32,8 +32,8 @@ from . import local_window, measure, record
 from .record import Probes
 from .report import draw, write_matrix
 
-# Names that the token budget has in the options of mechanisms.
-BUDGETS = ("count", "landmarks")
+# Options that ``kept`` of a budget sets, see docs/task.md: of CUR and SOFT, Nystromformer, Skyformer.
+TOKEN_BUDGETS = ("count", "landmarks", "samples")
 # Names of token 0 where it is padding or filler.
 FILLERS = ("", ".")
 
@@ -91,7 +91,7 @@ def probe(options: ProbesOptions) -> None:
     for run in runs:
         measure_run(run, options, device)
 
-    # A matrix lies in the directory of a study, a picture in the directory of a task.
+    # A matrix lies in the directory of a set of runs (<study>), a picture in the directory of a task.
     level = 2 if name else 1
     homes = dict.fromkeys(record.folder(options.runs, run.result).parents[level] for run in runs)
     for home in homes:
@@ -236,20 +236,20 @@ def _settings(options: ProbesOptions) -> dict[str, str]:
 def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
     """Compose the transfer of a run to a mechanism.
 
-    A mechanism with a token budget gets ``kept``, else the budget of the run, else its default.
+    A mechanism with one of ``TOKEN_BUDGETS`` gets ``kept``, else the number of the run, else its default.
     """
     overrides = [override("run", run.path), f"attn={name}", override("data.root", options.data.root)]
-    # The defaults of the mechanism show the name of its budget, if it has one.
+    # The defaults of the mechanism show the name of its token budget, if it has one.
     transfer = compose(TransferOptions, overrides)
-    keys = [key for key in BUDGETS if key in transfer.attn.options]
-    budget = options.kept
-    if not budget:
+    keys = [key for key in TOKEN_BUDGETS if key in transfer.attn.options]
+    token_budget = options.kept
+    if not token_budget:
         run_options = restore_experiment(run, options.data.root).attn.options
-        run_budgets = [run_options[key] for key in BUDGETS if key in run_options]
-        budget = run_budgets[0] if run_budgets else None
-    if not keys or not budget:
+        run_budgets = [run_options[key] for key in TOKEN_BUDGETS if key in run_options]
+        token_budget = run_budgets[0] if run_budgets else None
+    if not keys or not token_budget:
         return transfer
-    return compose(TransferOptions, [*overrides, f"attn.{keys[0]}={budget}"])
+    return compose(TransferOptions, [*overrides, f"attn.{keys[0]}={token_budget}"])
 
 
 if __name__ == "__main__":

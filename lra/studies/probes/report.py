@@ -16,11 +16,11 @@ from ..figures import panels, save
 from . import record
 
 # Share of the gain over the control that a mechanism keeps within its locality.
-KEPT = 0.95
+GAIN_SHARE = 0.95
 ABOUT = (
     "locality: the smallest reach k of every layer (of MEGA's attention; its moving average is not confined) that "
-    f"keeps {KEPT:.0%} of what the mechanism adds over attn=mean, median over probed seeds (lra.studies.probes); none "
-    f"if {1 - KEPT:.0%} of this gain is less than the standard error of a score on the probed examples."
+    f"keeps {GAIN_SHARE:.0%} of what the mechanism adds over attn=mean, median over probed seeds (lra.studies.probes); "
+    f"none if {1 - GAIN_SHARE:.0%} of this gain is less than the standard error of a score on the probed examples."
 )
 MATRICES = {
     record.SWAPS: (
@@ -78,16 +78,16 @@ def resolves_gain(probes: record.Probes, base: float) -> bool:
     share = probes.score / 100
     standard_error = 100 * math.sqrt(share * (1 - share) / probes.examples)
     # Seeds without a gain have no locality.
-    return probes.score > base and (1 - KEPT) * (probes.score - base) >= standard_error
+    return probes.score > base and (1 - GAIN_SHARE) * (probes.score - base) >= standard_error
 
 
 def locality(probes: record.Probes, base: float) -> int:
-    """Return the smallest reach such that it and all longer ones keep ``KEPT`` of the gain over ``base``.
+    """Return the smallest reach such that it and all longer ones keep ``GAIN_SHARE`` of the gain over ``base``.
 
     If the longest reach does not keep it, the result is the longest reach.
     """
     assert probes.scores is not None, "probes in the report have scores"
-    threshold = base + KEPT * (probes.score - base)
+    threshold = base + GAIN_SHARE * (probes.score - base)
     # Scores need not rise with the reach, so the longest reach below the threshold decides.
     too_short = 0
     for reach, score in zip(probes.reaches, probes.scores, strict=True):

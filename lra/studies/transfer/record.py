@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...data.datamodule import Batch
 from ...io import typed_json
 from ...io.typed_json import FolderName, Percent
-from ...maps.maps import matrix
+from ...maps.maps import call_mechanism, matrix
 from ...model.classifier import Classifier
 from ...ops.metrics import Metric
 from ..qkv import MechanismCall, mechanisms, record_calls
@@ -132,13 +132,15 @@ def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
+def compare_layers(
+    exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum_examples: int = 0
+) -> list[Layer]:
     """Compare the outputs of the mechanisms that have the same path in two models.
 
     Args:
         exact, other: the run's model, and the model with the other mechanism.
         batches: examples.
-        spectrum: number of examples for whose exact maps singular values are computed; a pair of texts is one example.
+        spectrum_examples: number of examples for whose exact maps singular values are computed; a pair of texts is one.
 
     Raises:
         ValueError: a mechanism gets sequences of other lengths in the two models, such as chunks.
@@ -152,7 +154,7 @@ def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch
     spectra: dict[str, list] = {path: [] for path in paths}
     # Both models must call their mechanisms once per tower, or once for all of them.
     encode_separately = exact.encode_separately or other.encode_separately
-    num_missing = spectrum
+    num_missing = spectrum_examples
     for batch in batches:
         exact_calls = record_calls(exact, batch, encode_separately)
         other_calls = record_calls(other, batch, encode_separately)
@@ -160,7 +162,7 @@ def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch
             for exact_call, other_call in zip(exact_calls[path], other_calls[path], strict=True):
                 _check_lengths(path, exact_call, other_call)
                 # The other mechanism on the inputs of the exact one, then on the inputs from its own model.
-                out = other_mechanisms[path](**exact_call.arguments)
+                out = call_mechanism(other_mechanisms[path], exact_call.arguments)
                 single[path] += sums(exact_call.out, out, exact_call.real)
                 stacked[path] += sums(exact_call.out, other_call.out, exact_call.real)
                 # The sequences of an example, its texts or their chunks, are next to each other in the batch.
