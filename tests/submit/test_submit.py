@@ -64,6 +64,8 @@ def add_seeds(runs, score, control_score):
 def runs(tmp_path, monkeypatch):
     """Runs of three seeds of cur_abs and of the control, in an otherwise empty working directory."""
     monkeypatch.chdir(tmp_path)
+    # Tests of the manuals may have imported another file of this name.
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     # The tests of attention run the slow checks of cur_abs and the control; here a custom class alone is checked.
     monkeypatch.setattr("lra.submit.folder.failed_checks", lambda x: failed_checks(x) if x.label == "Efficient" else [])
     # The weights come first, because the record lists their checksum.
