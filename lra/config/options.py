@@ -157,9 +157,10 @@ class TaskOptions(Options):
         elif self.data.release is not None:
             # A leading ~ was expanded when the options were parsed.
             if not self.data.release.exists():
-                remedy = "name the release, or leave it out (LRA_RELEASE sets it too)"
-                other = "source.release=, for Text and Image source.archive=, finds prepared data without their files"
-                raise ValueError(f"data.release={self.data.release} does not exist; {remedy}: {other}")
+                raise ValueError(
+                    f"data.release={self.data.release} does not exist; correct it, or remove it and LRA_RELEASE: "
+                    "source.release= (Text, Image: source.archive=) finds prepared data without their files"
+                )
             source.use_release(self.data.release)
         return source
 
