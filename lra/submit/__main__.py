@@ -75,7 +75,7 @@ def make_submission(folder: Path, name: str, options: SubmitOptions) -> None:
 
     # Read the runs; if all can be read, collect every reason against them.
     source_folder = options.source.parent if options.source else Path()
-    with importable(source_folder):
+    with importable(source_folder, options.source.stem if options.source else ""):
         runs, unreadable = read_runs(folder, options.trust)
         # Without these runs the other checks would report missing seeds or mechanisms.
         if unreadable or not runs:
@@ -138,8 +138,8 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
         raise ValueError(f"runs={rerun_folder} is not a folder; name the folder of the rerun")
     reruns: list[Published] = []
     if rerun_folder.is_dir():
-        with importable(folder):
-            module = record.load(folder).source.removesuffix(".py")
+        module = record.load(folder).source.removesuffix(".py")
+        with importable(folder, module):
             reruns, unreadable = read_runs(rerun_folder, [module] if module else None)
         if unreadable:
             raise ValueError(rejection(rerun_folder, unreadable))

@@ -187,11 +187,8 @@ def changed_source(groups: Groups, target: str, file: Path) -> list[str]:
         digests = {(run.record.sources or {}).get(file.stem) for run in runs}
         if has_class and digests != {digest}:
             changed.append(f"{task} {label}")
-    if not changed:
-        return []
-    return [
-        f"{', '.join(changed)} was not trained with this {file.name}; attach the file of the training or train again"
-    ]
+    remedy = "attach the file of the training or train again"
+    return [f"{', '.join(changed)} was not trained with this {file.name}; {remedy}"] if changed else []
 
 
 def import_alone(file: Path, name: str) -> str:
@@ -280,21 +277,22 @@ def check_folder(folder: Path) -> list[str]:
         reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
     if submission.checks != len(CHECKS):
         reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(CHECKS)}; submit again")
-    with importable(folder):
-        module = submission.source.removesuffix(".py")
+    module = submission.source.removesuffix(".py")
+    with importable(folder, module):
         reasons += check_submission(runs, submission, folder, [module] if module else [])
     return reasons
 
 
 @contextmanager
-def importable(folder: Path) -> Iterator[None]:
-    """Let the modules of a folder be imported inside the block."""
+def importable(folder: Path, module: str) -> Iterator[None]:
+    """Let the modules of a folder be imported inside the block, this one even if its name is in use."""
+    loaded = sys.modules.pop(module, None)
     sys.path.insert(0, str(folder.absolute()))
     importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(str(folder.absolute()))
-        # Another submission may have a module of the same name.
-        for path in folder.glob("*.py"):
-            sys.modules.pop(path.stem, None)
+        sys.modules.pop(module, None)
+        if loaded:
+            sys.modules[module] = loaded

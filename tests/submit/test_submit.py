@@ -5,6 +5,7 @@ import hashlib
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support.records import flip, replace_text, unseal
@@ -318,7 +319,9 @@ def test_subset_or_easier_images_of_files_are_other_data():
     assert "(contour: 14 -> 9; " in reason
 
 
-def test_submissions_in_repository_are_valid():
+def test_submissions_in_repository_are_valid(monkeypatch):
+    # Another file of this name does not take the place of a submission's.
+    monkeypatch.setitem(sys.modules, "mine", ModuleType("mine"))
     folders = submission_record.folders(CONF.parent / "submissions")
     assert folders
     for folder in folders:
