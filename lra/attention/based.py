@@ -22,7 +22,7 @@ class Based(Mixer):
         causal: whether a token sees only itself and earlier tokens, as published.
         features: D.
 
-    Source: the paper, section 4.1. In plain torch, with decays of 1: ``lra/reference/retention.py``.
+    Source: the paper, section 4.1. In plain torch: ``lra/reference/feature_maps.py``.
     """
 
     compactable = True

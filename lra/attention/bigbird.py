@@ -24,6 +24,7 @@ class BigBird(Attention):
     Random blocks are drawn separately for each head. Training draws them at every call, for each example. Evaluation
     uses one fixed draw, which ranks all blocks of ``length`` for each head and query block; an example takes the
     highest-ranked blocks that it has. Drawing one random number for each pair of blocks is the second term of the time.
+    In plain torch: ``lra/reference/sparse.py``.
 
     Args:
         block: tokens of a block, b.

@@ -27,7 +27,8 @@ class Conv(Mixer):
     Raises:
         ValueError: ``width`` is even without ``causal``.
 
-    Source: the short convolutions of Miralles-González et al. 2025 (docs/formulas.md), here inside this encoder.
+    Source: the short convolutions of Miralles-González et al. 2025 (docs/formulas.md), here inside this encoder. In
+    plain torch: ``lra/reference/convolution.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, width: Positive = 11, causal: bool = False):

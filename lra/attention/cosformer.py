@@ -23,7 +23,7 @@ class CosFormer(Attention):
         φ(x_i) = [relu(x_i) cos(π i / 2M), relu(x_i) sin(π i / 2M)]
 
     M is ``sizes.length``, whatever the padded length of a batch, so |i - j| < M and w is never negative. The features
-    need no scale: it would cancel.
+    need no scale: it would cancel. In plain torch: ``lra/reference/feature_maps.py``.
 
     Args:
         eps: lower bound on the denominator divided by the number of real keys, because all w of a query can be 0.

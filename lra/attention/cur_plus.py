@@ -23,7 +23,7 @@ class CURPlus(Attention):
     h is the mean squared distance of a query to the nearest selected one.
     In a model that was trained with softmax, ``CURPlus`` is closer to softmax than ``CUR`` with the same count; with
     every token selected it equals softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E))
-    time.
+    time. In plain torch: ``lra/reference/cur_plus.py``.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

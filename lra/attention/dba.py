@@ -21,7 +21,8 @@ class DBA(Checked, nn.Module):
 
     In steps 1 and 3, X stands for LN(X); P is not normalised. Z becomes the P of the next layer. Queries and keys have
     size r over all H heads together (the bilinear form), values have size d, and every W has a bias. Padding gets no
-    weight in step 1. Steps 1 and 3 take O(L p (r + d)) time, not counting the projections.
+    weight in step 1. Steps 1 and 3 take O(L p (r + d)) time, not counting the projections. In plain torch:
+    ``lra/reference/latents.py``.
 
     At initialisation step 1 is nearly a mean over the tokens, so the p latents are almost equal: at L = 1,000 the rows
     of O differ by 2e-8 of their norm in the first layer. Step 3 then adds the same vector to every token, and the

@@ -20,7 +20,7 @@ class FLARE(Attention):
         2. out = softmax(k Λᵀ) z    decode the latents for every token                     (N,H,L,E)
 
     There are no queries: keys score in both directions, so the attention map has rank M at most. Padding is masked in
-    the encoding. O(L M (D + E)) time.
+    the encoding. O(L M (D + E)) time. In plain torch: ``lra/reference/latents.py``.
 
     Args:
         sizes: its dropout acts on both softmaxes.

@@ -15,7 +15,8 @@ class FNet(Mixer):
     """Re(F_seq(F_hidden(x))), the real part of the two-dimensional DFT of a sequence (eq. 3), O(L d log(L d)) time.
 
     FNet has no parameters, projections or normalisation, and ignores heads. The transform along the sequence covers
-    the n real tokens only and has length n, so padding does not change the spectrum.
+    the n real tokens only and has length n, so padding does not change the spectrum. In plain torch:
+    ``lra/reference/fnet.py``.
     """
 
     compactable = True

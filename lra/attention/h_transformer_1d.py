@@ -26,7 +26,7 @@ class HTransformer1D(Attention):
     positions (eq. 28). Z counts the tokens of a cell, so constant values are reproduced. All levels share one shift of
     their exponentials, see ``lra.ops.blocks.add_parts``. Up to ``2 block`` positions it is exact softmax attention.
 
-    O(L block D) time and O(L block) memory.
+    O(L block D) time and O(L block) memory. In plain torch: ``lra/reference/h_transformer_1d.py``.
 
     Shapes: C cells of a level.
 

@@ -30,7 +30,7 @@ class Hedgehog(Attention):
             softmax([2y, -2y]), as in flash-linear-attention.
         tie_qk: whether queries and keys share W and b.
 
-    Source: the paper and the code named in docs/formulas.md.
+    Source: the paper and the code named in docs/formulas.md. In plain torch: ``lra/reference/feature_maps.py``.
     """
 
     compactable = True

@@ -37,7 +37,7 @@ class Hyena(Mixer):
         ValueError: features is even or below 3, or order is below 2.
 
     Source: the paper, section 3; the window and other initial values of the released code, which trains the encoding of
-    the lags too.
+    the lags too. In plain torch: ``lra/reference/convolution.py``.
     """
 
     def __init__(

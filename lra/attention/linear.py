@@ -189,7 +189,8 @@ class RFA(Attention):
 
     w = scale * Gaussian with a learned scale (H,D), which starts at 1. φ(q)·φ(k) estimates the Gaussian kernel
     exp(-|scale * (q - k)|² / 2). While all entries of the scale are equal, this is exp(scale² q·k) up to a constant, so
-    many features give softmax(scale² q·k) attention. The gate of section 3.2 is causal and is left out.
+    many features give softmax(scale² q·k) attention. The gate of section 3.2 is causal and is left out. In plain torch:
+    ``lra/reference/feature_maps.py``.
 
     Args:
         features: number of random vectors w; φ has twice as many entries.

@@ -110,7 +110,7 @@ class LionS(Mixer):
 class LionD(LionS):
     """LION with one learned decay λ = σ(a) for each head (LION-D).
 
-    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens.
+    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens. In plain torch: ``lra/reference/retention.py``.
     """
 
     def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Parameter:

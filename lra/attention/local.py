@@ -15,6 +15,8 @@ Grouping = Literal["contiguous", "strided"]
 class Local(Attention):
     """softmax(q kᵀ / √D) v within groups of ``block`` tokens, O(L block D) time.
 
+    In plain torch: ``lra/reference/sparse.py``.
+
     Args:
         block: tokens of a group, b.
         grouping: ``contiguous`` is the published description, with groups {j b, ..., j b + b - 1}. ``strided`` follows

@@ -26,7 +26,8 @@ class LongConv(Mixer):
         scale: standard deviation of the initial weights.
         rate: learning-rate factor of the kernel, which has no weight decay.
 
-    Source: the paper, section 3; defaults of the released code (docs/ssm.md).
+    Source: the paper, section 3; defaults of the released code (docs/ssm.md). In plain torch:
+    ``lra/reference/convolution.py``.
     """
 
     has_dropout = True

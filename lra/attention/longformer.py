@@ -16,7 +16,8 @@ class Longformer(Attention):
 
     Query i sees the positions i - floor((w - 1) / 2) .. i + floor(w / 2), itself included, and the global tokens, which
     are the first ones of the sequence. A global query sees every token (both section 3.1). The paper and the released
-    LRA code give global attention separate projections; here it shares the projections of the band.
+    LRA code give global attention separate projections; here it shares the projections of the band. In plain torch:
+    ``lra/reference/sparse.py``.
 
     Args:
         window: w.

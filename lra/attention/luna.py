@@ -18,7 +18,7 @@ class Luna(Checked, nn.Module):
 
     X and P stand for LN(X) and LN(P) in steps 1 and 2. Attn projects queries, keys and values and divides the scores by
     √D; only Y has an output projection. Step 2 reads P' without its residual. Both steps take O(L rows d) time without
-    the projections.
+    the projections. In plain torch: ``lra/reference/latents.py``.
 
     Args:
         sizes: its dropout acts on the P of the first layer, on the P' that is added to P, on both residual branches and

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class SDPA(Attention):
     """Compute ``Softmax`` in O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
+    In plain torch: ``lra/reference/softmax.py``.
+
     There are three exceptions with O(L²) memory: ``causal`` with a mask and, on a CPU, dropout in training or values
     that are not as wide as keys (``block=mega``).
 

@@ -24,7 +24,8 @@ class Sinkhorn(Attention):
     Blocks without a real token take no part in R. Padded tokens enter the mixture as zeros, and a position of the mixed
     block counts as a key if some block has a real token there.
 
-    O(L block D + (L / block)² block D) time: R mixes whole blocks, which is quadratic in L for a fixed block.
+    O(L block D + (L / block)² block D) time: R mixes whole blocks, which is quadratic in L for a fixed block. In plain
+    torch: ``lra/reference/sinkhorn.py``.
 
     Args:
         block: tokens of a block.

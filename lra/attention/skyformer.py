@@ -27,7 +27,7 @@ class Skyformer(Attention):
     κ(Q,K) is a block of one kernel matrix over queries and keys together; κ(Q,S) M⁻¹ κ(S,K) is the same block of the
     matrix's Nyström approximation. Half of the landmarks are queries, half are keys, drawn uniformly and with
     replacement among the real tokens, at the same positions in every head. Nothing is normalised: weights of a query do
-    not sum to one. O(L m (D + E) + m³) time.
+    not sum to one. O(L m (D + E) + m³) time. In plain torch: ``lra/reference/skyformer.py``.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

@@ -25,7 +25,7 @@ class Sparse(Attention):
     positions 0 and b - c .. b - 1: the paper's residues b - c, ..., b, where b counts as 0 as in the released LRA code.
 
     O(L (l + L / l) D) time for ``strided``, L√L D at l = √L; O(L (b + L c / b) D) time for ``fixed``, quadratic with a
-    small constant for a fixed b.
+    small constant for a fixed b. In plain torch: ``lra/reference/sparse.py``.
 
     Args:
         pattern: ``strided`` or ``fixed``.

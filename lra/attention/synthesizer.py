@@ -2,7 +2,8 @@
 
 All of them take O(L²) time; ``Random``, and on a CPU all of them with dropout, also take O(L²) memory. A sequence
 shorter than ``length`` uses the first L rows and columns of the learned scores, and padded keys get no weight.
-The output of a sequence without real tokens is finite, but differs between the classes.
+The output of a sequence without real tokens is finite, but differs between the classes. In plain torch:
+``lra/reference/synthesizer.py``.
 """
 
 from abc import abstractmethod

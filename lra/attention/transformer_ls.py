@@ -25,7 +25,7 @@ class TransformerLS(Mixer):
     either side. Padding has no weight in the windows and in P. Step 4 gives zero for padded queries. W_p has no bias,
     because the softmax over tokens cancels a number that is added to all of them. O(L (rank + window) D) time. The
     released models of the benchmark have a class token in the last layer, whose key is one more compressed key; this
-    layer has none.
+    layer has none. In plain torch: ``lra/reference/transformer_ls.py``.
 
     Args:
         sizes: its dropout acts on the weights.

@@ -20,6 +20,7 @@ from lra.ops.pinv import cubic
 from lra.ops.precision import upcast
 from lra.ops.selection import PAIRINGS, SCORES, select
 from lra.reference import cur as reference
+from lra.reference import cur_plus as cur_plus_reference
 from lra.reference import mega, nystrom
 
 L = 37
@@ -67,28 +68,14 @@ def test_cur_with_laplace_weights_matches_reference():
 @IMPLS
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("score", ["abs", "farthest"])
-def test_cur_plus_matches_definition(score, copy_rv, impl):
-    """The steps of lra.ops.cluster_attention for one head; up to 7 tokens are all selected, which gives softmax."""
+def test_cur_plus_matches_reference(score, copy_rv, impl):
+    """Up to 7 tokens are all selected, which gives softmax."""
 
     def oracle(h, at, q, k, v):
         if len(at) <= 7:
             return mean(weights(q, k), v)
         I, J = reference.select(q, k, 7, score)
-        squared_distances = lambda x, y: ((x[:, None] - y) ** 2).sum(-1)
-        # Each key belongs to the cluster of the nearest selected key.
-        membership = F.one_hot(squared_distances(k, k[J]).argmin(1), 7).double()  # (n,c)
-        sizes = membership.sum(0)[:, None].clamp(min=1)
-        clustered = mean(weights(q, membership.T @ k / sizes) * membership.sum(0), membership.T @ v / sizes)
-        # Interpolate the error of the selected queries to all queries, with five rounds of residual correction.
-        exact = mean(weights(q[I], k), v)
-        distances = squared_distances(q, q[I])
-        smoothing = (-distances / distances.amin(1).mean()).softmax(1)
-        error = exact - clustered[I]
-        correction = torch.zeros_like(error)
-        for _ in range(5):
-            correction = correction + error - smoothing[I] @ correction
-        out = clustered + smoothing @ correction
-        return out.index_copy(0, I, exact) if copy_rv else out
+        return cur_plus_reference.attention(q, k, v, I, J, copy_rv=copy_rv)
 
     check(sized(CURPlus, count=7, score=score, copy_rv=copy_rv, impl=impl), oracle, L)
 

@@ -1,12 +1,11 @@
-"""Mechanisms against direct float64 implementations of their equations."""
+"""Mechanisms against lra/reference in float64."""
 
-import cmath
-from functools import cache, partial
+from functools import partial
 
 import pytest
 import torch
 from support import features
-from support.features import TOKEN_SIZES, D, H, check, mean, qkv, sized, tokens
+from support.features import TOKEN_SIZES, D, H, check, qkv, sized, tokens
 from torch import nn
 
 from lra.attention import fnet
@@ -22,9 +21,14 @@ from lra.attention.synthesizer import Dense, Factorised, Random
 from lra.model.multihead import Multihead
 from lra.ops.newton import newton
 from lra.ops.pinv import cubic, exact
+from lra.reference import fnet as fnet_reference
+from lra.reference import h_transformer_1d as hierarchy_reference
+from lra.reference import latents as latents_reference
 from lra.reference import linformer as linformer_reference
+from lra.reference import skyformer as skyformer_reference
 from lra.reference import soft as soft_reference
 from lra.reference import softmax as softmax_reference
+from lra.reference import synthesizer as synthesizer_reference
 
 SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
 SAMPLES = 3
@@ -53,15 +57,12 @@ def test_multihead_matches_reference():
 
 
 @pytest.mark.parametrize("scale", ["one", "sqrt"])
-def test_flare_matches_definition(scale):
+def test_flare_matches_reference(scale):
     flare = sized(FLARE, latents=5, scale=scale)
     # The initial attention is nearly uniform, which would hide errors.
     flare.latents.data *= 10
-
-    def oracle(h, at, q, k, v):
-        scores = (k @ flare.latents[h].T / (1 if scale == "one" else D**0.5)).exp()  # (n,latents)
-        return mean(scores, mean(scores.T, v))
-
+    factor = 1.0 if scale == "one" else D**-0.5
+    oracle = lambda h, at, q, k, v: latents_reference.flare(k, v, flare.latents[h], factor)
     check(flare, oracle, shared=True)
 
 
@@ -80,16 +81,12 @@ def test_linformer_matches_reference(share_heads, share_kv):
     check(linformer, oracle)
 
 
-def test_skyformer_matches_definition():
+def test_skyformer_matches_reference():
     skyformer = sized(Skyformer, samples=SAMPLES, pinv=exact)
 
     def oracle(h, at, q, k, v):
-        sample = [int(u * len(at)) for u in skyformer.draw.tolist()]
-        s = torch.cat([q[sample[:SAMPLES]], k[sample[SAMPLES:]]])
-        m = soft_reference.gaussian_kernel(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
-        r = torch.diag(m.sum(1) ** -0.5)
-        left, right = soft_reference.gaussian_kernel(q, s), soft_reference.gaussian_kernel(s, k)
-        return left @ r @ torch.linalg.inv(r @ m @ r) @ r @ right @ v
+        sample = torch.tensor([int(u * len(at)) for u in skyformer.draw.tolist()])
+        return skyformer_reference.attention(q, k, v, sample[:SAMPLES], sample[SAMPLES:], ridge=skyformer.ridge)
 
     check(skyformer, oracle)
 
@@ -101,27 +98,9 @@ def test_skyformer_with_batch_init_is_batch_dependent():
     assert not torch.allclose(batch_init(*x), torch.cat([batch_init(*(t[n : n + 1] for t in x)) for n in range(3)]))
 
 
-def hierarchy_level(i, j):
-    """Level of the hierarchy for blocks i and j: 0 if equal or siblings, else where their ancestors are siblings."""
-    depth = 0
-    while i // 2 != j // 2:
-        i, j, depth = i // 2, j // 2, depth + 1
-    return depth
-
-
 @pytest.mark.parametrize(("L", "block"), SIZES)
-def test_h_transformer_1d_matches_definition(L, block):
-    """The oracle scores each pair of positions by the means of the two cells that contain them."""
-
-    def oracle(h, at, q, k, v):
-        mean_of = cache(lambda keys, cell, size: (k if keys else q)[at // size == cell].mean(0))
-        rows = []
-        for i in at.tolist():
-            sizes = [(j, 2 ** hierarchy_level(i // block, j // block)) for j in at.tolist()]
-            scores = torch.stack([mean_of(0, i // size, size) @ mean_of(1, j // size, size) for j, size in sizes])
-            rows.append((scores / D**0.5).softmax(0) @ v)
-        return torch.stack(rows)
-
+def test_h_transformer_1d_matches_reference(L, block):
+    oracle = lambda h, at, q, k, v: hierarchy_reference.attention(q, k, v, at, block)
     check(sized(HTransformer1D, length=64, block=block), oracle, L, spread=1.5)
 
 
@@ -135,19 +114,18 @@ def test_h_transformer_1d_with_large_scores_is_finite():
 def synthetic_scores(kind, mixer, h, x):
     """Compute the synthetic scores S (n,n) of head h for the token vectors x (L,d)."""
     if kind == "random":
-        return mixer.table[h, :L, :L]
+        return synthesizer_reference.random_scores(mixer.table[h], L)
     if kind == "factorised":
-        return mixer.rows[h, :L] @ mixer.columns[h, :L].T
+        return synthesizer_reference.factorised_scores(mixer.rows[h], mixer.columns[h], L)
     first = slice(h * D, (h + 1) * D)
-    hidden = torch.relu(x @ mixer.hidden.weight[first].T + mixer.hidden.bias[first])
-    return hidden @ mixer.scores[h, :L].T + mixer.bias[h, :L, 0]
+    hidden = mixer.hidden.weight[first], mixer.hidden.bias[first]
+    return synthesizer_reference.dense_scores(x, *hidden, mixer.scores[h], mixer.bias[h, :, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot_product", [False, True])
 @features.PATTERNS
-def test_synthesizer_matches_definition(pattern, kind, dot_product):
-    """softmax(S) v, or with dot_product softmax(S + q kᵀ / √D) v."""
+def test_synthesizer_matches_reference(pattern, kind, dot_product):
     torch.manual_seed(0)
     mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
     if kind == "dense":
@@ -157,26 +135,21 @@ def test_synthesizer_matches_definition(pattern, kind, dot_product):
     mixed = torch.zeros_like(v)
     for n, real in enumerate(features.all_real(mask, L)):
         for h in range(H):
-            scores = synthetic_scores(kind, mixer, h, x[n]) + (qk[0][n, h] @ qk[1][n, h].T / D**0.5 if qk else 0)
-            mixed[n, h] = mean(scores.exp() * real, v[n, h])
+            scores = synthetic_scores(kind, mixer, h, x[n])
+            queries_keys = [part[n, h] for part in qk]
+            mixed[n, h] = synthesizer_reference.attention(scores, v[n, h], *queries_keys, real=real)
     expected = mixer.output(mixed.transpose(1, 2).flatten(2))
     features.same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
 
 
-def dft_matrix(n):
-    rows = [[cmath.exp(-2j * cmath.pi * j * k / n) for j in range(n)] for k in range(n)]
-    return torch.tensor(rows, dtype=torch.complex128).view(n, n)
-
-
 @pytest.mark.parametrize("mask", [None, MASK, MASK & False], ids=["no mask", "holes", "padding alone"])
 @pytest.mark.parametrize("transform", [FNet(TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"])
-def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
+def test_fnet_matches_reference(transform, mask):
     x = torch.randn(4, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     real = torch.ones(4, L, dtype=torch.bool) if mask is None else mask
     expected = torch.zeros_like(x)
     for n in range(4):
-        sequence = x[n, real[n]].cdouble()
-        expected[n, real[n]] = (dft_matrix(len(sequence)) @ sequence @ dft_matrix(DIM)).real
+        expected[n, real[n]] = fnet_reference.mix(x[n, real[n]])
     features.same_with_gradients(transform(x, real if transform is fnet._transform_batch else mask), expected, x)
 
 

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from support.features import SIZES, TOKEN_SIZES, D, H, check, mean, qkv
+from support.features import SIZES, TOKEN_SIZES, D, H, check, qkv
 
 from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
 from lra.attention.lion import LionD, LionS
+from lra.reference import feature_maps
 from lra.reference import linear as reference
 
 LINEAR = [({}, 12), ({"causal": True}, 12), ({"causal": True}, 130), ({"normalise": False}, 12)]
@@ -43,24 +44,20 @@ def test_performer_matches_quadratic_form(options):
 
 
 @pytest.mark.parametrize("floor", [0.01, 10.0])
-def test_rfa_matches_quadratic_form(floor):
-    """phi(q)·phi(k) is the mean of cos(w·(q - k)) over the features; its mean over the keys is at least ``floor``."""
+def test_rfa_matches_reference(floor):
     rfa = RFA(SIZES, features=200, floor=floor).double().eval()
     with torch.no_grad():
         rfa.scale.uniform_(0.3, 0.8, generator=torch.Generator().manual_seed(2))
 
     def oracle(h, at, q, k, v):
-        w = rfa.rows.draw * rfa.scale[h]
-        q, k = (x / x.norm(dim=1, keepdim=True) for x in (q, k))
-        weights = ((q[:, None] - k) @ w.T).cos().mean(-1)
-        return weights @ v / len(v) / weights.mean(1, keepdim=True).clamp(min=floor)
+        return feature_maps.rfa_attention(q, k, v, rfa.rows.draw * rfa.scale[h], floor=floor)
 
     check(rfa, oracle)
 
 
 @pytest.mark.parametrize("softmax", ["halves", "joint"])
 @pytest.mark.parametrize("tie_qk", [False, True])
-def test_hedgehog_matches_quadratic_form(softmax, tie_qk):
+def test_hedgehog_matches_reference(softmax, tie_qk):
     hedgehog = Hedgehog(SIZES, softmax=softmax, tie_qk=tie_qk).double()
     # The feature map starts as the identity.
     assert (hedgehog.weight == torch.eye(D)).all() and (hedgehog.bias == 0).all()
@@ -68,13 +65,14 @@ def test_hedgehog_matches_quadratic_form(softmax, tie_qk):
         for parameter in hedgehog.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
 
-    def features(side, h, x):
-        y = x @ hedgehog.weight[side, h] + hedgehog.bias[side, h]
-        if softmax == "joint":
-            return torch.cat([2 * y, -2 * y], 1).softmax(1)
-        return torch.cat([y.softmax(1), (-y).softmax(1)], 1)
+    def oracle(h, at, q, k, v):
+        phi_q, phi_k = (
+            feature_maps.hedgehog_features(x, hedgehog.weight[side, h], hedgehog.bias[side, h, 0], softmax)
+            for side, x in ((0, q), (-1, k))
+        )
+        return feature_maps.feature_attention(phi_q, phi_k, v)
 
-    check(hedgehog, lambda h, at, q, k, v: mean(features(0, h, q) @ features(-1, h, k).T, v))
+    check(hedgehog, oracle)
 
 
 def test_features_of_large_inputs_estimate_their_definition():
@@ -90,12 +88,8 @@ def test_features_of_large_inputs_estimate_their_definition():
         assert all(x.grad.isfinite().all() for x in inputs)
 
 
-def test_cosformer_matches_definition():
-    def oracle(h, at, q, k, v):
-        weights = q.relu() @ k.relu().T * (math.pi * (at[:, None] - at).double() / (2 * SIZES.length)).cos()
-        return weights @ v / weights.sum(1, keepdim=True).clamp(min=1e-6 * len(v))
-
-    check(CosFormer(SIZES), oracle)
+def test_cosformer_matches_reference():
+    check(CosFormer(SIZES), lambda h, at, q, k, v: feature_maps.cosformer_attention(q, k, v, at, SIZES.length))
 
 
 @pytest.mark.parametrize(("kind", "spread"), [(Performer, 0.5), (RFA, 1.0)])
@@ -131,14 +125,13 @@ def test_orthogonal_features_have_gaussian_norms():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_based_taylor_features_match_polynomial(causal):
-    q, k, v = (x.detach()[..., :D] for x in qkv(E=D))
-    score = q @ k.mT / 2
-    weights = 1 + score + score.square() / 2
-    if causal:
-        weights = weights.tril()
-    layer = Based(TOKEN_SIZES, dim=H * D, causal=causal, features=4)
-    torch.testing.assert_close(layer.attend(q, k, v, None), F.normalize(weights, p=1, dim=-1) @ v)
+def test_based_matches_reference(causal):
+    q, k, v = (x.detach() for x in qkv(E=D))
+    out = Based(TOKEN_SIZES, dim=H * D, causal=causal, features=4).attend(q, k, v, None)
+    for n in range(len(q)):
+        for h in range(H):
+            expected = feature_maps.based_attention(q[n, h], k[n, h], v[n, h], causal=causal)
+            torch.testing.assert_close(out[n, h], expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])

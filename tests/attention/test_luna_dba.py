@@ -1,4 +1,4 @@
-"""Luna, DBA and Transformer-LS against direct float64 implementations of their equations."""
+"""Luna, DBA and Transformer-LS against lra/reference in float64."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from lra.attention.base import Sizes
 from lra.attention.dba import DBA
 from lra.attention.luna import Luna
 from lra.attention.transformer_ls import TransformerLS
+from lra.reference import latents, transformer_ls
 
 L, DIM, HEADS, LATENTS, WIDTH = 9, 8, 2, 3, 6
 LS_DIM, LS_LENGTH, RANK = 6, 11, 3
@@ -21,43 +22,39 @@ def make(kind, **options):
     return kind(sizes, dim=DIM, hidden=12, **(OPTIONS[kind] | options)).double().eval()
 
 
-def attend(queries, keys, values, real):
-    """Multi-head attention with queries (i,r), keys (j,r), values (j,d) and mask (j,) -> (i,d)."""
-    parts = []
-    for q, k, v in zip(*(t.chunk(HEADS, -1) for t in (queries, keys, values)), strict=True):
-        weights = (q @ k.T / q.shape[1] ** 0.5).exp() * real
-        parts.append(weights / weights.sum(-1, keepdim=True) @ v)
-    return torch.cat(parts, 1)
+def luna(block, tokens, memory):
+    def maps(query, context):
+        # With tied keys and values the layer has DIM outputs, and both slices are the same.
+        return query, lambda c: context(c)[:, :DIM], lambda c: context(c)[:, -DIM:]
+
+    pack = maps(block.pack_query, block.pack_context)
+    unpack = maps(block.unpack_query, block.unpack_context)
+    y, packed = latents.luna(tokens, block.packed_norm(memory), pack, unpack, HEADS)
+    return y, memory + packed
 
 
-def luna(block, x, tokens, memory, real):
-    # With tied keys and values the layer has DIM outputs, and both slices are the same.
-    keys_values = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])
-    q = attend(block.pack_query(block.packed_norm(memory)), *keys_values(block.pack_context, tokens), real)
-    return attend(block.unpack_query(tokens), *keys_values(block.unpack_context, q), torch.ones(LATENTS)), memory + q
+def dba(block, tokens, memory):
+    def maps(query, context):
+        return query, lambda c: context(c)[:, :WIDTH], lambda c: context(c)[:, WIDTH:]
 
-
-def dba(block, x, tokens, memory, real):
-    keys_values = lambda context: (context[:, :WIDTH], context[:, WIDTH:])
-    z = attend(block.compress_query(memory), *keys_values(block.compress_context(tokens)), real)
-    o = block.latent_norm(attend(block.latent_query(z), *keys_values(block.latent_context(z)), torch.ones(LATENTS)))
-    weights = (scores.exp() for scores in block.expand(tokens).chunk(HEADS, -1))
-    return torch.cat([w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)], 1), z
+    compress = maps(block.compress_query, block.compress_context)
+    latent = maps(block.latent_query, block.latent_context)
+    return latents.dba(tokens, memory, compress, latent, block.latent_norm, block.expand, HEADS)
 
 
 def oracle(block, x, real, memory):
     out, packed = torch.zeros_like(x), torch.zeros_like(memory)
+    formula = luna if isinstance(block, Luna) else dba
     for n in range(len(x)):
-        formula = luna if isinstance(block, Luna) else dba
-        y, packed[n] = formula(block, x[n], block.token_norm(x[n]), memory[n], real[n])
-        hidden = x[n] + block.output(y)
-        out[n] = hidden + block.mlp(block.mlp_norm(hidden))
+        y, packed[n] = formula(block, block.token_norm(x[n, real[n]]), memory[n])
+        hidden = x[n, real[n]] + block.output(y)
+        out[n, real[n]] = hidden + block.mlp(block.mlp_norm(hidden))
     return out, packed
 
 
 @pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
 @PATTERNS
-def test_luna_and_dba_match_definition_over_two_layers(kind, options, pattern):
+def test_luna_and_dba_match_reference_over_two_layers(kind, options, pattern):
     first_layer, second_layer = make(kind, **options), make(kind, **options, first=False)
     x, mask = tokens(DIM, L), masks(L)[pattern]
     real = all_real(mask, L)
@@ -79,7 +76,7 @@ def test_only_first_layer_has_initial_memory_parameter(words):
 @PATTERNS
 @pytest.mark.parametrize("window, kernel", [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)])
 @torch.no_grad()
-def test_transformer_ls_matches_definition(pattern, window, kernel):
+def test_transformer_ls_matches_reference(pattern, window, kernel):
     """Padded positions are compared too: they hold output(0)."""
     torch.manual_seed(0)
     mixer = TransformerLS(TOKEN_SIZES, dim=LS_DIM, rank=RANK, window=window, kernel=kernel).double().eval()
@@ -90,31 +87,14 @@ def test_transformer_ls_matches_definition(pattern, window, kernel):
         assert not mixer.conv.weight.any()
         torch.nn.init.normal_(mixer.conv.weight)
     x, mask = tokens(LS_DIM, LS_LENGTH), masks(LS_LENGTH)[pattern]
-    real, length, side, width = all_real(mask, LS_LENGTH), LS_LENGTH, max(window // 2, 1), H * D
-    mixed = torch.zeros(len(x), length, width, dtype=x.dtype)
+    real = all_real(mask, LS_LENGTH)
+    mixed = torch.zeros(len(x), LS_LENGTH, H * D, dtype=x.dtype)
     for n in range(len(x)):
-        q, k, v = mixer.inputs(x[n]).split(width, -1)  # (L,H D)
+        at = real[n].nonzero()[:, 0]
+        q, k, v = mixer.inputs(x[n, at]).split(H * D, -1)  # (n,H D)
         k, v = mixer.token_norm(k), mixer.token_norm(v)
-        p = mixer.project(x[n]).exp() * real[n, :, None]  # (L,H rank)
-        p = p / p.sum(0)
-        head = lambda h: slice(h * D, (h + 1) * D)
-        compressed = [
-            torch.stack([torch.cat([p[:, h * RANK + r] @ t[:, head(h)] for h in range(H)]) for r in range(RANK)])
-            for t in (k, v)
-        ]  # (rank,H D) each
-        k_long, v_long = (mixer.compressed_norm(t) for t in compressed)
-        for i in real[n].nonzero()[:, 0].tolist():
-            start = i // window * window
-            band = [j for j in range(start - side, start + window + side) if 0 <= j < length and real[n, j]]
-            for h in range(H):
-                keys, values = (torch.cat([a[:, head(h)], b[band][:, head(h)]]) for a, b in ((k_long, k), (v_long, v)))
-                weights = (keys @ q[i, head(h)] / D**0.5).exp()
-                mixed[n, i, head(h)] = weights / weights.sum() @ values
-        if mixer.conv is not None:
-            radius = mixer.conv.weight.shape[2] // 2
-            for i in range(length):
-                for j in range(max(0, i - radius), min(length, i + radius + 1)):
-                    if real[n, j]:
-                        for h in range(H):
-                            mixed[n, i, head(h)] += mixer.conv.weight[h, 0, j - i + radius, 0] * v[j, head(h)]
+        options = {"heads": H, "window": window, "norm": mixer.compressed_norm}
+        mixed[n, at] = transformer_ls.attention(q, k, v, mixer.project(x[n, at]), at, **options)
+        if kernel:
+            mixed[n] += transformer_ls.convolution(v, at, mixer.conv.weight[:, 0, :, 0], LS_LENGTH)
     torch.testing.assert_close(mixer(x, mask), mixer.output(mixed), rtol=1e-11, atol=1e-12)

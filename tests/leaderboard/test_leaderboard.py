@@ -12,6 +12,7 @@ from lra.leaderboard import cards, table
 from lra.leaderboard.__main__ import all_lines, leaderboard, pages, parse, qualify_filters
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, group_of, mechanism_of, merged
 from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines, year_of
+from lra.leaderboard.mechanism import mechanisms
 from lra.results import paper_values
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
@@ -194,6 +195,11 @@ def test_protocol_follows_configuration():
     assert protocol_of(small | {"pretrain.objective": "masked"}) == "pretrained"
     assert (protocol_of(small | {"model.dim": 256}), protocol_of(small | {"model.layers": 1})) == ("s4-sized", "other")
     assert year_of(["2025-12-31T00:00:00", "2026-01-01T00:00:00"]) == 2026 and year_of([]) is None
+
+
+def test_every_mechanism_except_two_controls_names_its_reference():
+    without = [name for name, mechanism in mechanisms().items() if not mechanism.reference]
+    assert without == ["mean", "none"]
 
 
 def test_card_shows_reach_of_probed_models(monkeypatch):

@@ -1,18 +1,26 @@
-"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention, and convolutions, against dense definitions."""
+"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention, and convolutions, against lra/reference."""
+
+from functools import partial
 
 import pytest
 import torch
-from support.features import TOKEN_SIZES, D, E, H, check, mean, qkv, same_with_gradients, sized, weights
+from support.features import TOKEN_SIZES, D, E, H, check, masks, qkv, same_with_gradients, sized, tokens
 
 from lra.attention.bigbird import BigBird
 from lra.attention.conv import Conv
+from lra.attention.hyena import Hyena
 from lra.attention.local import Local
+from lra.attention.long_conv import LongConv
 from lra.attention.longformer import Longformer
 from lra.attention.reformer import Reformer
 from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
 from lra.ops.convolution import convolve_sequence
+from lra.reference import convolution as convolution_reference
+from lra.reference import reformer as reformer_reference
+from lra.reference import sinkhorn as sinkhorn_reference
+from lra.reference import sparse as sparse_reference
 
 L = 37
 # More positions than one block (64) of the product.
@@ -20,9 +28,8 @@ CONV_LENGTH = 70
 
 
 def check_pairs(layer, sees, value_dim=E):
-    """Compare with softmax attention to the real keys; sees(i, j) says whether query i may attend to key j."""
-    pairs = torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
-    check(layer, lambda h, at, q, k, v: mean(weights(q, k) * pairs[at][:, at], v), L, value_dim=value_dim)
+    """Compare with softmax attention to the visible keys; sees(positions) (n,n) says which key each query sees."""
+    check(layer, lambda h, at, q, k, v: sparse_reference.attention(q, k, v, sees(at)), L, value_dim=value_dim)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, H)])
@@ -51,119 +58,89 @@ def test_merge_matches_one_softmax_over_distant_scores():
 
 
 @pytest.mark.parametrize("block", [1, 5, 8, 37])
-def test_local_contiguous_matches_definition(block):
-    check_pairs(sized(Local, block=block), lambda i, j: i // block == j // block)
+def test_local_contiguous_matches_reference(block):
+    check_pairs(sized(Local, block=block), lambda at: sparse_reference.local(at, block))
 
 
 @pytest.mark.parametrize(("block", "stride"), [(5, 10), (8, 7), (7, 7), (12, 5)])
 def test_local_strided_matches_released_grouping(block, stride):
     """Length 48 is padded to 50, 56, 49 and 60: a block that divides 48, 8 or 12, adds a whole block as released."""
-    check_pairs(sized(Local, block=block, grouping="strided"), lambda i, j: i % stride == j % stride)
+    check_pairs(sized(Local, block=block, grouping="strided"), lambda at: sparse_reference.column(at, stride))
 
 
 @pytest.mark.parametrize("stride", [1, 4, 7, None])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sparse_strided_matches_definition(stride, causal):
+def test_sparse_strided_matches_reference(stride, causal):
     # The default is the rounded √48.
-    l = stride or 7
-
-    def sees(i, j):
-        if causal:
-            return j <= i and (i - j < l or (i - j) % l == 0)
-        return i - (l - 1) // 2 <= j <= i + l // 2 or (i - j) % l == 0
-
+    sees = lambda at: sparse_reference.strided(at, stride or 7, causal=causal)
     check_pairs(sized(Sparse, stride=stride, causal=causal), sees)
 
 
 @pytest.mark.parametrize(("block", "summary"), [(5, 1), (6, 2), (8, 8), (50, 10)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sparse_fixed_matches_definition(block, summary, causal):
-    def sees(i, j):
-        in_pattern = i // block == j // block or j % block == 0 or j % block >= block - summary
-        return in_pattern and (j <= i or not causal)
-
+def test_sparse_fixed_matches_reference(block, summary, causal):
+    sees = lambda at: sparse_reference.fixed(at, block, summary, causal=causal)
     check_pairs(sized(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), sees)
 
 
 @pytest.mark.parametrize("value_dim", [E, D], ids=["written out", "fused"])
 @pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
 @pytest.mark.parametrize("global_tokens", [0, 1, 3, 40])
-def test_longformer_matches_definition(window, global_tokens, value_dim):
+def test_longformer_matches_reference(window, global_tokens, value_dim):
     """Values as wide as keys take torch's fused kernel, with the mask as a column of the keys (``hide_keys``)."""
-    sees = lambda i, j: i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
+    sees = lambda at: sparse_reference.longformer(at, window, global_tokens)
     check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
+def test_reference_patterns_match_drawings():
+    """One group of characters per query; x is a key that it sees."""
+    at, draw = torch.arange(8), torch.zeros(4, 4)
+    matrices = {
+        "xxx..... xxx..... xxx..... ...xxx.. ...xxx.. ...xxx.. ......xx ......xx": sparse_reference.local(at, 3),
+        "x..x..x. .x..x..x ..x..x.. x..x..x. .x..x..x ..x..x.. x..x..x. .x..x..x": sparse_reference.column(at, 3),
+        "xxx..... xxxx.... .xxxx... ..xxxx.. ...xxxx. ....xxxx .....xxx ......xx": sparse_reference.band(at, 4),
+    }
+    strided, fixed = sparse_reference.strided(at, 3, causal=True), sparse_reference.fixed(at, 3, 1, causal=False)
+    longformer, bigbird = sparse_reference.longformer(at, 2, 1), sparse_reference.bigbird(at, 2, 1, 0, draw)
+    matrices |= {
+        "x....... xx...... xxx..... xxxx.... .xxxx... ..xxxx.. x..xxxx. .x..xxxx": strided,
+        "xxxx.xx. xxxx.xx. xxxx.xx. x.xxxxx. x.xxxxx. x.xxxxx. x.xx.xxx x.xx.xxx": fixed,
+        "xxxxxxxx xxx..... x.xx.... x..xx... x...xx.. x....xx. x.....xx x......x": longformer,
+        "xxxxxxxx xxxxxxxx xxxx..xx xxxx..xx xx..xxxx xx..xxxx xxxxxxxx xxxxxxxx": bigbird,
+    }
+    for drawing, sees in matrices.items():
+        assert drawing == " ".join("".join(".x"[x] for x in row) for row in sees.int().tolist())
+
+
 @pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
-def test_bigbird_matches_definition(block, window, random):
+def test_bigbird_matches_reference(block, window, random):
     layer = sized(BigBird, block=block, window=window, random=random)
 
     def oracle(h, at, q, k, v):
-        # The last block with a real token.
-        last, sees = int(at.max()) // block, torch.zeros(L, L, dtype=torch.bool)
-        for i in range(last + 1):
-            reachable = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
-            candidates = [j for j in range(last + 1) if j not in reachable]
-            selected = reachable | set(sorted(candidates, key=lambda j: -layer.draw[h, i, j])[:random])
-            for j in range(last + 1) if i in (0, last) else selected:
-                sees[i * block : (i + 1) * block, j * block : (j + 1) * block] = True
-        return mean(weights(q, k) * sees[at][:, at], v)
+        sees = sparse_reference.bigbird(at, block, window, random, layer.draw[h])
+        return sparse_reference.attention(q, k, v, sees)
 
     check(layer, oracle, L)
-
-
-def sinkhorn_reference(layer, h, at, q, k, v, iterations, temperature, block):
-    # Only blocks with a real token take part.
-    used_blocks, local = (at // block).unique(return_inverse=True)
-    pooled = torch.stack([k[local == b].sum(0) for b in range(len(used_blocks))])
-    sort = (pooled @ layer.weight[h, :, used_blocks] + layer.bias[h, 0, used_blocks]) / temperature
-    sort = sort.exp() if iterations else sort.softmax(1)
-    for _ in range(iterations):
-        sort = sort / sort.sum(1, keepdim=True)
-        sort = sort / sort.sum(0, keepdim=True)
-    rows = []
-    for i, a in enumerate(local.tolist()):
-        keys, values = [k[local == a]], [v[local == a]]
-        # A sorted key is the mixture of the keys at the same offset in all blocks.
-        for offset in (at % block).unique():
-            at_offset = at % block == offset
-            weights = sort[a, local[at_offset]]
-            keys.append((weights @ k[at_offset])[None])
-            values.append((weights @ v[at_offset])[None])
-        rows.append((torch.cat(keys) @ q[i] * D**-0.5).softmax(0) @ torch.cat(values))
-    return torch.stack(rows)
 
 
 @pytest.mark.parametrize(
     "iterations, temperature, block", [(0, 1, 4), (0, 0.5, 4), (1, 1, 4), (8, 0.75, 4), (2, 1, 16)]
 )
-def test_sinkhorn_matches_definition(iterations, temperature, block):
-    layer = sized(Sinkhorn, length=16, block=block, iterations=iterations, temperature=temperature)
-    check(layer, lambda *head: sinkhorn_reference(layer, *head, iterations, temperature, block), 14)
-
-
-def visible_keys(x, rotations, layer, same_bucket):
-    """Mask (n,n) of the real keys that each real token x (n,D) sees in one round; rotations (D, buckets / 2)."""
-    projected = x @ rotations
-    bucket = torch.cat([projected, -projected], -1).argmax(-1) if layer.buckets > 1 else torch.zeros(len(x))
-    chunk = bucket.argsort(stable=True).argsort() // layer.chunk
-    back = chunk[:, None] - chunk
-    reachable = (back == 0) | (back == 1)
-    return (reachable & (bucket[:, None] == bucket) if same_bucket else reachable).double()
-
-
-def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
-    layer = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
+def test_sinkhorn_matches_reference(iterations, temperature, block):
+    options = {"iterations": iterations, "temperature": temperature}
+    layer = sized(Sinkhorn, length=16, block=block, **options)
 
     def oracle(h, at, q, k, v):
-        counts = sum(visible_keys(q.detach(), R, layer, scope == "bucket") for R in layer.rotations[h])
-        # A key that is seen in several rounds counts once within buckets, else once per round.
-        counts = counts.clamp(max=1) if scope == "bucket" else counts
-        if own_last:
-            sees_only_itself = counts.sum(-1) == counts.diagonal()
-            counts = torch.where(torch.eye(len(q), dtype=torch.bool) & ~sees_only_itself[:, None], 0.0, counts)
-        keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
-        return mean((q @ keys.T * D**power).exp() * counts, v)
+        return sinkhorn_reference.attention(q, k, v, at, block, layer.weight[h], layer.bias[h, 0], **options)
+
+    check(layer, oracle, 14)
+
+
+def check_reformer(chunk, buckets=None, hashes=2, **options):
+    layer = sized(Reformer, chunk=chunk, buckets=buckets, hashes=hashes, **options)
+
+    def oracle(h, at, q, k, v):
+        return reformer_reference.attention(q, v, layer.rotations[h], layer.chunk, **options)
 
     check(layer, oracle, L, shared=True)
 
@@ -171,15 +148,15 @@ def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
 @pytest.mark.parametrize("scope", ["chunk", "bucket"])
 @pytest.mark.parametrize("hashes", [1, 2, 4])
 @pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (48, 1), (None, 1)])
-def test_reformer_matches_definition(scope, hashes, chunk, buckets):
-    check_reformer(scope, hashes=hashes, chunk=chunk, buckets=buckets)
+def test_reformer_matches_reference(scope, hashes, chunk, buckets):
+    check_reformer(chunk, buckets, hashes, scope=scope)
 
 
 @pytest.mark.parametrize("power", [0, 0.5])
 @pytest.mark.parametrize("unit_keys", [True, False])
 @pytest.mark.parametrize("own_last", [True, False])
-def test_reformer_score_options_match_definition(power, unit_keys, own_last):
-    check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
+def test_reformer_score_options_match_reference(power, unit_keys, own_last):
+    check_reformer(6, power=power, unit_keys=unit_keys, own_last=own_last)
 
 
 def test_defaults_follow_length_and_other_options():
@@ -192,27 +169,57 @@ def test_defaults_follow_length_and_other_options():
     assert (layer.chunk, layer.buckets) == (205, 10)
 
 
-def conv_reference(model, x, mask):
-    """A banded matrix over real neighbours. The token's tap is the middle one, or the last one if causal."""
-    v = x @ model.values.weight.T + model.values.bias
-    width = model.filters.shape[1]
-    center = width - 1 if model.causal else width // 2
-    tap = torch.arange(CONV_LENGTH) - torch.arange(CONV_LENGTH)[:, None] + center
-    inside = (tap >= 0) & (tap < width) & mask[:, None, None]  # (N,1,L,L)
-    band = model.filters[:, tap.clamp(0, width - 1)] * inside  # (N,d,L,L)
-    out = (band @ v.mT[..., None])[..., 0] / band.abs().sum(-1).clamp(min=1e-300)  # (N,d,L)
-    return out.mT @ model.output.weight.T + model.output.bias
-
-
 @pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])
-def test_conv_matches_sum_over_real_neighbours(options):
+def test_conv_matches_reference(options):
     torch.manual_seed(0)
     model = Conv(TOKEN_SIZES, dim=3, **options).double()
     x = torch.randn(2, CONV_LENGTH, 3, dtype=torch.float64)
     mask = torch.stack([torch.arange(CONV_LENGTH) < 66, torch.rand(CONV_LENGTH) < 0.5])
     mask[1, 0] = True
-    torch.testing.assert_close(model(x, mask)[mask], conv_reference(model, x, mask)[mask], rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(model(x), conv_reference(model, x, mask | True), rtol=1e-10, atol=1e-12)
+    values = model.values(x)
+    for real in (mask, mask | True):
+        for n in range(2):
+            at = real[n].nonzero()[:, 0]
+            mixed = convolution_reference.short_convolution(values[n, at], at, model.filters, causal=model.causal)
+            actual = model(x, None if real.all() else real)[n, at]
+            torch.testing.assert_close(actual, model.output(mixed), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_conv_matches_reference(causal):
+    torch.manual_seed(0)
+    model = LongConv(TOKEN_SIZES, dim=3, bidirectional=not causal, squash=0.3, scale=1.0).double()
+    x, mask = tokens(3), masks()["holes"]
+    filters = [convolution_reference.squash(weights, 0.3) for weights in model.weights]
+    for n in range(3):
+        at = mask[n].nonzero()[:, 0]
+        expected = convolution_reference.long_convolution(x[n, at], at, *filters) + model.skip * x[n, at]
+        torch.testing.assert_close(model(x, mask)[n, at], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("order", [2, 3])
+def test_hyena_matches_reference(causal, order):
+    torch.manual_seed(0)
+    window = {"features": 5, "shift": 0.1}
+    model = Hyena(TOKEN_SIZES, dim=3, causal=causal, order=order, hidden=8, **window).double()
+    x, mask = tokens(3), masks()["holes"]
+    # Filters of all lags over earlier tokens, then over later ones. Those of one channel lie side by side.
+    filters = []
+    for net in model.filters:
+        sizes = mask.shape[1], TOKEN_SIZES.length
+        h = convolution_reference.hyena_filter(*sizes, net.layers, net.last, net.frequency, net.decay, **window)
+        filters.append(h.unflatten(0, (-1, order - 1)).unbind(1))
+    for n in range(3):
+        at = mask[n].nonzero()[:, 0]
+        *gates, v = model.conv(model.inputs(x), mask)[n, at].chunk(order + 1, 1)
+        convolutions = [partial(convolve, at, directions) for directions in zip(*filters, strict=True)]
+        expected = model.output(convolution_reference.hyena(gates, v, convolutions, model.D))
+        torch.testing.assert_close(model(x, mask)[n, at], expected, rtol=1e-9, atol=1e-11)
+
+
+def convolve(positions, directions, u):
+    return convolution_reference.long_convolution(u, positions, *directions)
 
 
 @pytest.mark.parametrize("heads, kernel", [(1, 1), (1, 35), (2, 3), (2, 35), (3, 65), (2, 201)])
