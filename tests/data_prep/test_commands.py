@@ -274,6 +274,7 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
         f"lra data task=listops source.release={root}",
         "train         7 examples  length 1,000 / 1,000 / 1,000  labels 1:7",
         "21 texts have 1,000 tokens and none has more: longer ones were cut",
+        f"lra data task=text_1k source.archive={root}",
         "all splits have 3 images, but the official data has 200,000",
         f"task=pathfinder source.size=64 task.length=4096 source.contour=6 source.release={root}",
         "train        15 examples  length 1,024 / 1,024 / 1,024  labels 1:5 2:10",
