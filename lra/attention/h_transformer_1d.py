@@ -1,6 +1,7 @@
 """H-Transformer-1D attention (Zhu and Soricut, ACL 2021)."""
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +13,17 @@ from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Attention, Sizes
 
+Neighbours = Literal["sibling", "both"]
+# Blocks from which a query takes keys, relative to its own block.
+Source = Literal["own", "sibling", "left", "right"]
+
 
 class HTransformer1D(Attention):
-    """Hierarchical attention: near keys one by one, far keys as means over cells that double with the distance.
+    """Hierarchical attention: near keys one by one, keys of other blocks as means over cells of 2, 4, 8 ... positions.
 
     At level l a cell is 2^l positions and a block is ``block`` cells; blocks 2i and 2i + 1 are siblings. A query
     attends to the keys of its block and of its sibling block at level 0, and to its sibling block only at every
-    level above, up to the level with two blocks. So each pair of positions belongs to exactly one level (section 4):
+    level above, up to the level with two blocks. So each pair of positions belongs to exactly one level (section 6):
 
         Y = Σ_l P_l exp(q̄_l k̄_lᵀ / √D) Σ_cell v,   Z = Σ_l P_l exp(q̄_l k̄_lᵀ / √D) n_cell,   result Y / Z
 
@@ -26,17 +31,29 @@ class HTransformer1D(Attention):
     positions (eq. 28). Z counts the tokens of a cell, so constant values are reproduced. All levels share one shift of
     their exponentials, see ``lra.ops.blocks.add_parts``. Up to ``2 block`` positions it is exact softmax attention.
 
+    With siblings, two tokens side by side meet at a coarse level if a block of that level ends between them. With
+    ``neighbours="both"`` the blocks to the left and to the right take the place of the sibling, and a pair belongs to
+    the first level at which its blocks are equal or adjacent, so the cells grow with the distance.
+
     O(L block D) time and O(L block) memory. In plain torch: ``lra/reference/h_transformer_1d.py``.
 
     Shapes: C cells of a level.
 
     Args:
         block: cells of a block.
+        neighbours: ``sibling`` as in the library with which other papers measured it (docs/formulas.md), ``both`` as in
+            the authors' code, which also has a relative position bias.
+
+    Raises:
+        ValueError: neighbours is both and block is odd.
     """
 
-    def __init__(self, sizes: Sizes, *, block: Positive = 16):
+    def __init__(self, sizes: Sizes, *, block: Positive = 16, neighbours: Neighbours = "sibling"):
         super().__init__(sizes)
+        if neighbours == "both" and block % 2:
+            raise ValueError(f"block must be even with neighbours=both, not {block}")
         self.block = block
+        self.sources: tuple[Source, ...] = ("sibling",) if neighbours == "sibling" else ("left", "right")
 
     @full_precision
     def forward(
@@ -53,18 +70,18 @@ class HTransformer1D(Attention):
         while self.block << levels < L:
             levels += 1
         num_padding = (self.block << levels) - L
-        if mask is None and not num_padding:
-            near_part, sibling_parts = self._full_parts(q, k, v, levels)
+        if mask is None and not num_padding and self.sources == ("sibling",):
+            near_part, other_parts = self._full_parts(q, k, v, levels)
         else:
-            near_part, sibling_parts = self._masked_parts(q, k, v, mask, levels, num_padding)
+            near_part, other_parts = self._masked_parts(q, k, v, mask, levels, num_padding)
 
-        if not sibling_parts:
+        if not other_parts:
             return normalise_parts([near_part])[:, :, :L]
         # P_l, from the coarsest level down: the sums of a cell are copied to its two cells at the next finer level.
-        far_part = sibling_parts.pop()
-        while sibling_parts:
+        far_part = other_parts.pop()
+        while other_parts:
             repeated = [x.repeat_interleave(2, 2) for x in far_part]
-            far_part = add_parts([sibling_parts.pop(), Part(*repeated)])
+            far_part = add_parts([other_parts.pop(), Part(*repeated)])
         return normalise_parts([near_part, far_part])[:, :, :L]
 
     def _full_parts(
@@ -81,7 +98,7 @@ class HTransformer1D(Attention):
         near_part = self._attend(q, k, v)
         sibling_parts = []
         for level in range(levels):
-            part = self._attend(q, k, v, from_sibling=True)
+            part = self._attend(q, k, v, source="sibling")
             # A mean stands for 2^l keys: log 2^l is added to all scores. The sums are relative to the largest score,
             # ``top``, so only ``top`` changes.
             top = part.top + level * math.log(2)
@@ -100,7 +117,7 @@ class HTransformer1D(Attention):
         levels: int,
         num_padding: int,
     ) -> tuple[Part, list[Part]]:
-        """Compute the same parts from cells that differ in their number n of real tokens.
+        """Compute the same parts from cells that differ in their number n of real tokens, from every source.
 
         ``num_padding`` positions extend the sequence to 2^levels blocks.
         """
@@ -116,15 +133,15 @@ class HTransformer1D(Attention):
         n = F.pad(n, padding)  # (N or 1,1,C,1)
         # At level 0 a cell is one position, so its sums are its means.
         near_part = self._attend(q, k, v, n)
-        sibling_parts = []
+        other_parts = []
         for level in range(levels):
             means = _means(q, k, v, n)
-            part = self._attend(*means, n, from_sibling=True)
-            sibling_parts.append(part)
+            parts = [self._attend(*means, n, source=source, level=level) for source in self.sources]
+            other_parts.append(add_parts(parts))
             if level + 1 < levels:
                 # Sums over pairs of cells.
                 q, k, v, n = (x.unflatten(2, (-1, 2)).sum(3) for x in (q, k, v, n))
-        return near_part, sibling_parts
+        return near_part, other_parts
 
     def _attend(
         self,
@@ -133,34 +150,47 @@ class HTransformer1D(Attention):
         v: Float[Tensor, "N H C E"],
         n: Float[Tensor, "#N 1 C 1"] | None = None,
         *,
-        from_sibling: bool = False,
+        source: Source = "own",
+        level: int = 0,
     ) -> Part:
-        """Attend from the cells of each block to the cells of the same block, or of its sibling block.
+        """Attend from the cells of each block to the cells of one block.
 
         Args:
             q, k, v: means over cells.
             n: number of real tokens of each cell; None if it is the same for all cells.
-            from_sibling: whether keys are taken from the sibling block.
+            source: block of the keys.
+            level: level of the cells.
         """
         q = split_blocks(q, self.block)  # (N,H,B,block,D)
         k = split_blocks(k, self.block)  # (N,H,B,block,D)
         v = split_blocks(v, self.block)  # (N,H,B,block,E)
-        if from_sibling:
-            k = _swap_siblings(k)
-            v = _swap_siblings(v)
+        k = _take_blocks(k, source)
+        v = _take_blocks(v, source)
         scores = q @ k.mT  # (N,H,B,block,block)
         allowed = None
         if n is not None:
             n_keys = split_blocks(n, self.block)  # (N or 1,1,B,block,1)
-            if from_sibling:
-                n_keys = _swap_siblings(n_keys)
+            n_keys = _take_blocks(n_keys, source)
             # A mean stands for n keys: log n is added to its scores.
             log_n = n_keys.clamp(min=1).log()
             scores = scores + log_n.mT
             allowed = n_keys.mT > 0
+            if level and source in ("left", "right"):
+                allowed = allowed & self._beyond_finer_level(source, q.device)
         part = attend_part(scores, v, allowed)
         flat_part = [x.flatten(2, 3) for x in part]
         return Part(*flat_part)
+
+    def _beyond_finer_level(self, source: Source, device: torch.device) -> Bool[Tensor, "block block"]:
+        """Mark the pairs of cells, of a block and its left or right neighbour, that no finer level contains.
+
+        A block is two blocks of the next finer level, where the halves that face each other are adjacent blocks.
+        """
+        number = torch.arange(self.block, device=device)
+        is_left_half = number < self.block // 2
+        query_faces = is_left_half if source == "left" else ~is_left_half
+        key_faces = ~query_faces
+        return ~(query_faces[:, None] & key_faces)
 
 
 def _means(
@@ -174,7 +204,15 @@ def _means(
     return q / divisor, k / divisor, v / divisor
 
 
-def _swap_siblings(x: Float[Tensor, "N H B block w"]) -> Float[Tensor, "N H B block w"]:
-    """Exchange blocks 2i and 2i + 1."""
-    pairs = x.unflatten(2, (-1, 2))
-    return pairs.flip(3).flatten(2, 3)
+def _take_blocks(x: Float[Tensor, "N H B block w"], source: Source) -> Float[Tensor, "N H B block w"]:
+    """Put the source of each block in its place; zeros if there is no block to the left or to the right."""
+    if source == "own":
+        return x
+    if source == "sibling":
+        # Exchange blocks 2i and 2i + 1.
+        pairs = x.unflatten(2, (-1, 2))
+        return pairs.flip(3).flatten(2, 3)
+    no_block = torch.zeros_like(x[:, :, :1])
+    if source == "left":
+        return torch.cat([no_block, x[:, :, :-1]], 2)
+    return torch.cat([x[:, :, 1:], no_block], 2)

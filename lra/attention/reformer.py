@@ -29,8 +29,8 @@ class Reformer(Attention):
 
         4. One softmax joins the keys of all rounds.
 
-    The first chunk has none before it, as in the paper; in the released libraries it attends to the last one. Padding
-    is sorted to the end, so the chunks of an example do not depend on it. W is drawn again at every call in training;
+    The first chunk has none before it, as in the paper; in the released libraries it attends to the last one of the
+    round before. Padding is sorted to the end, so no chunk depends on it. W is drawn again at every call in training;
     evaluation keeps one draw. O(L hashes chunk (D + E) + L hashes D buckets) time. With buckets=null the second term,
     the hashing, is quadratic in L, because buckets is 2 length / chunk. In plain torch: ``lra/reference/reformer.py``.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SDPA(Attention):
-    """Compute ``Softmax`` in O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
+    """softmax(q kᵀ / √D) v by torch's fused kernels, O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
     In plain torch: ``lra/reference/softmax.py``.
 

@@ -186,14 +186,14 @@ class Product(Synthesizer):
 
 
 class Factorised(Product):
-    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), Xavier-uniform at the start.
+    """Factorized Random: S = A Bᵀ with free A and B (H,length,rank), Xavier-uniform at the start.
 
     O(L² (rank + E)) time per head.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: Positive = 32):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
-        # A and Bᵀ.
+        # A and B.
         self.rows = nn.Parameter(xavier(sizes.heads, sizes.length, rank))
         self.columns = nn.Parameter(xavier(sizes.heads, sizes.length, rank))
 

@@ -17,8 +17,8 @@ class TransformerLS(Mixer):
     """One softmax over ``rank`` compressed keys (long-range) and a window of tokens (short-term, section 3).
 
         1. k, v = LN_1(x W_k), LN_1(x W_v)     one LayerNorm over all heads together
-        2. P = softmax over the tokens of x W_p, the dynamic projection                    (N,H,rank,L)
-        3. k', v' = LN_2(P k), LN_2(P v)       the second LayerNorm                        (N,H,rank,D)
+        2. P = softmax over the tokens of x W_p, the dynamic projection                    (N,H,L,rank)
+        3. k', v' = LN_2(Pᵀ k), LN_2(Pᵀ v)     the second LayerNorm                        (N,H,rank,D)
         4. out_i = softmax(q_i [k', k_near]ᵀ / √D) [v', v_near],   near: the window of token i
 
     Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
@@ -98,8 +98,7 @@ class TransformerLS(Mixer):
         assert key_mask is not None
         is_padding = ~key_mask[..., None]  # (N,L,1)
         logits = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
-        weights = split_heads(logits.softmax(1), self.sizes.heads)  # (N,H,L,rank)
-        P = weights.mT  # (N,H,rank,L)
+        P = split_heads(logits.softmax(1), self.sizes.heads)  # (N,H,L,rank)
 
         # 3. Compressed keys and values.
         k_long = self._compress(P, k)  # (N,H,rank,D)
@@ -115,11 +114,11 @@ class TransformerLS(Mixer):
 
     def _compress(
         self,
-        P: Float[Tensor, "N H rank L"],
+        P: Float[Tensor, "N H L rank"],
         x: Float[Tensor, "N H L D"],
     ) -> Float[Tensor, "N H rank D"]:
-        """Compute LN_2(P x)."""
-        compressed = merge_heads(P @ x)  # (N,rank,H D)
+        """Compute LN_2(Pᵀ x)."""
+        compressed = merge_heads(P.mT @ x)  # (N,rank,H D)
         normed = self.compressed_norm(compressed)
         return split_heads(normed, self.sizes.heads)
 

@@ -267,8 +267,10 @@ def status_of(notes: Iterable[str]) -> Status:
 
 
 def year_of(value: PrintedValue) -> int | None:
-    """Year of a paper: the one in its name, else the year of its arXiv number; None without both."""
-    year = re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
+    """Year of a result: the one in its paper's name, else the year of the arXiv number; None without both."""
+    # The official leaderboard has entries from later years.
+    year = re.search(r"(?<=external entry of )20\d\d", value.note)
+    year = year or re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
     if year:
         return int(year[0])
     # arXiv 2102.03902 was submitted in February 2021.

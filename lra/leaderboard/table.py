@@ -31,7 +31,8 @@ INTRO = """# Leaderboard of the Long Range Arena
 
 This table has the accuracies on the Long Range Arena that we know of: printed in papers, measured in this repository,
 and [submitted](../CONTRIBUTING.md#submit-results). The table of
-[google-research/long-range-arena](https://github.com/google-research/long-range-arena) ends in 2020.
+[google-research/long-range-arena](https://github.com/google-research/long-range-arena) has the results of its authors
+of November 2020 and two external entries, IGLOO (2021) and TLB (2022).
 
 **Compare rows of the same protocol only**: size and training can change a score as much as the mechanism does.
 
@@ -62,7 +63,10 @@ How to read the table:
 
 * **mean of 5** is recomputed over ListOps, Text, Retrieval, Image and Pathfinder. Printed averages are not comparable:
   some count a missing Path-X or each FAIL as 50, some as 0, some leave it out (column *averaged over*).
-* Papers that repeat the same numbers share a row. Different numbers for the same model are in adjacent rows.
+* Papers that repeat the same numbers share a row. Different numbers for the same model are in adjacent rows; models are
+  sorted by the highest mean of 5 among their rows.
+* **year** is the year of the source, which may quote an older model. **size**: layers and width d of the models.
+  FAIL: no better than chance.
 * Rows with n (seeds) are *verified* or *reported*. (+k): k failed seeds, excluded from the mean. collapsed k/n: k of n
   seeds give every example the same answer; the mean includes them.
 * On ListOps, with 2,000 test examples, a difference below about three points

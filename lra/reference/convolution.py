@@ -1,7 +1,7 @@
 """Convolutions along the sequence: the control ``conv``, long convolutions and Hyena.
 
-One sequence of n tokens, one filter per channel. ``positions`` (n,) holds the tokens' positions in the sequence:
-0 .. n - 1 if no padding lies between them. Convolutions are written as banded matrices, one for each channel.
+One sequence of n tokens, one filter per channel. ``positions`` (n,) holds the tokens' positions in the padded sequence:
+0 .. n - 1 if no padding precedes them. Convolutions are written as banded matrices, one for each channel.
 
 Sources: Fu et al. 2023 (long convolutions), section 3; Poli et al. 2023 (Hyena), section 3; the released code of both.
 """
@@ -17,13 +17,15 @@ from torch import Tensor
 def short_convolution(
     V: Float[Tensor, "n d"], positions: Int[Tensor, "n"], filters: Float[Tensor, "d width"], *, causal: bool
 ) -> Float[Tensor, "n d"]:
-    """Compute the control, y_i = Σ_j w_(j-i) v_j / Σ_j |w_(j-i)| over the tokens in reach.
+    """Compute the control ``conv``, a baseline without attention: y_i = Σ_j w_(j-i) v_j / Σ_j |w_(j-i)|.
 
+    The sums run over the tokens in reach of the filter.
     The token itself has the last entry of the filter if ``causal``, else the middle one.
     """
     width = filters.shape[1]
     center = width - 1 if causal else width // 2
-    entry = positions - positions[:, None] + center  # of token j for output i, (n, n)
+    # The entry of the filter for output i and token j.
+    entry = positions - positions[:, None] + center  # (n, n)
     inside = (entry >= 0) & (entry < width)
     W = filters[:, entry.clamp(0, width - 1)] * inside  # (d, n, n)
     numerator = torch.einsum("cij,jc->ic", W, V)
@@ -36,7 +38,10 @@ def long_convolution(
     behind: Float[Tensor, "d lags"],
     ahead: Float[Tensor, "d lags"] | None = None,
 ) -> Float[Tensor, "n d"]:
-    """Convolve with filters as long as the sequence.
+    """Convolve with filters K as long as the sequence, K * u.
+
+    The layer of long convolutions is K * u + D u with K = ``squash(weights)`` and a learned D of each channel. Hyena
+    takes K from ``hyena_filter``.
 
     Args:
         U: inputs.
@@ -74,12 +79,12 @@ def hyena_filter(
         longest: maximum length of a sequence.
         layers, last: linear maps of the network; a sine follows each of ``layers``.
         frequency: factor inside the sines.
-        decay: δ of each filter.
+        decay: δ of each filter. Each channel of the layer has order - 1 filters, which lie side by side.
         features: size of the encoding: t, then cosines and negative sines of (features - 1) / 2 frequencies.
         shift: added to the window.
     """
     lag = torch.arange(length, dtype=decay.dtype)[:, None]  # (length, 1)
-    t = lag / (longest - 1)
+    t = lag / max(longest - 1, 1)
     bands = (features - 1) // 2
     f = torch.linspace(1e-4, bands - 1, bands, dtype=decay.dtype)
     angle = 2 * math.pi * f * lag / longest
@@ -96,10 +101,14 @@ def hyena(
     filters: list[Callable],
     D: Float[Tensor, "filters d"],
 ) -> Float[Tensor, "n d"]:
-    """Compute v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then x_0 v (definition 3.1).
+    """Compute v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then x_0 v, as in the released code.
+
+    Definition 3.1 of the paper is v ← x_i (h_i * v), with one filter for each gate. The released code leaves out the
+    first filter and adds the skip connections D_i. Gates and v are linear maps of the layer's input, followed by a
+    convolution over three tokens. The result gets an output projection.
 
     Args:
-        x: gates x_0, ..., x_(order-1).
+        x: gates x_0, ..., x_(order-1); ``order`` is their number.
         V: values v.
         filters: convolutions with h_(order-1), ..., h_1.
         D: skip connections D_(order-1), ..., D_1.

@@ -6,11 +6,12 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     A = softmax(Q K̄ᵀ / √d + log sizes) V̄        attention to the clusters                    (2)
     B = softmax(Q_I Kᵀ / √d) V                  exact outputs of the selected queries        (3)
     S = softmax(-‖q - q_I‖² / h),   T = S_I     interpolates from selected queries to all    (4)
-    out = A + S Σ_(t<5) (1 - T)^t (B - A_I),   then out_I = B                                (5)
+    out = A + S Σ_(t<5) (1 - T)^t (B - A_I),   then out_I = B if ``copy_rv``                 (5)
 
-Numbers refer to this list; h is the mean squared distance of a query to the nearest selected one. The mechanism is this
-suite's own (docs/cur.md). Its parts: attention to merged tokens (Bolya et al. 2023), kernel regression (Nadaraya 1964)
-and smoothing of the remainder (Tukey 1977). With every token selected it is softmax attention.
+Numbers refer to this list; 1 in (5) is the identity matrix, and h is the mean squared distance of a query to the
+nearest selected one. The mechanism is this suite's own (docs/cur.md). Its parts: attention to merged tokens (Bolya et
+al. 2023), kernel regression (Nadaraya 1964) and smoothing of the remainder (Tukey 1977). With every token selected it
+is softmax attention.
 """
 
 import torch
@@ -47,11 +48,11 @@ def attention(
 
     Args:
         Q, K, V: queries, keys and values.
-        I, J: positions of the selected queries and keys.
-        copy_rv: whether the selected queries keep their exact outputs.
+        I, J: positions of the selected queries and keys, distinct; ``lra.ops.selection`` selects them.
+        copy_rv: whether the selected queries keep their exact outputs B, which other files call R v.
     """
     # Step 1. A selected key is in its own cluster, so no cluster is empty if the selected keys differ.
-    cluster = squared_distances(K, K[J]).argmin(dim=1)  # of each key, (n,)
+    cluster = squared_distances(K, K[J]).argmin(dim=1)  # (n,)
     members = [cluster == number for number in range(len(J))]
     mean_K = torch.stack([K[member].mean(dim=0) for member in members])  # (c, d)
     mean_V = torch.stack([V[member].mean(dim=0) for member in members])  # (c, e)
@@ -63,7 +64,8 @@ def attention(
 
     # Step 4.
     distances = squared_distances(Q, Q[I])  # (n, c)
-    h = distances.amin(dim=1).mean()
+    # h is 0 if every query is selected; T is then the identity.
+    h = distances.amin(dim=1).mean().clamp(min=torch.finfo(Q.dtype).tiny)
     S = (-distances / h).softmax(dim=1)
     T = S[I]
 

@@ -31,12 +31,15 @@ def rfa_attention(
     *,
     floor: float = 0.01,
 ) -> Float[Tensor, "n e"]:
-    """Compute RFA: φ(x) has sin(w·x) and cos(w·x) of F random w, so φ(q)·φ(k) is the mean of cos(w·(q - k)).
+    """Compute RFA: φ(x) = [sin(W x), cos(W x)] / √F, so φ(q)·φ(k) is the mean of cos(w·(q - k)) over the rows w of W.
+
+    The gate of section 3.2 is left out.
 
     Args:
         Q, K, V: queries, keys and values; q and k are scaled to length 1.
-        W: the random vectors.
-        floor: lower bound of the mean weight, because the weights can be negative.
+        W: F random vectors: standard normal ones, whose entries are multiplied by a learned scale (d,).
+        floor: lower bound of the mean weight, because the weights can be negative. The paper has none; the released
+            code bounds the sum of the weights by 1.
     """
     Q = Q / Q.norm(dim=1, keepdim=True)
     K = K / K.norm(dim=1, keepdim=True)
@@ -58,7 +61,7 @@ def cosformer_attention(
     Args:
         Q, K, V: queries, keys and values.
         positions: positions i of the tokens in the sequence; 0 .. n - 1 without padding.
-        length: M, larger than every |i - j|, so that no cosine is negative.
+        length: M, the maximum length of the layer's sequences, not n. Then |i - j| < M, so no cosine is negative.
         eps: lower bound of the mean weight, because all weights of a query may be 0.
     """
     distance = (positions[:, None] - positions).to(Q.dtype)
@@ -72,9 +75,11 @@ def hedgehog_features(
 ) -> Float[Tensor, "n features"]:
     """Compute Hedgehog's learned φ, 2 d features with y = x W + b.
 
+    The authors' code and the fast layer also bound every feature below by 1e-12.
+
     Args:
         X: queries or keys.
-        W, b: the learned map.
+        W, b: the learned map of one head; queries and keys have separate maps unless they are tied.
         softmax: ``halves``: [softmax(y), softmax(-y)], the authors' code. ``joint``: softmax([2 y, -2 y]), as in
             flash-linear-attention. The paper has [exp(y), exp(-y)].
     """
@@ -96,7 +101,8 @@ def based_attention(
 ) -> Float[Tensor, "n e"]:
     """Compute Based, w_ij = 1 + s + s²/2 with s = q_i·k_j / √d: the Taylor expansion of exp(s), at least ½.
 
-    As features: φ(x) = [1, x / d^¼, all products x_a x_b / √(2 d)].
+    As features: φ(x) = [1, x / d^¼, all products x_a x_b / √(2 d)]. These are 1 + d + d² numbers, so queries and keys
+    are projected to a small d, by default 16. With ``causal``, as published, a token sees itself and earlier tokens.
     """
     d = Q.shape[1]
     scores = Q @ K.T / d**0.5

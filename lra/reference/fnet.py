@@ -5,7 +5,7 @@ One sequence of n token vectors X (n, d).
     out = Re(F_seq(F_hidden(X)))                                                             (equation 3)
 
 F is the discrete Fourier transform, X_k = Σ_j x_j exp(-2πi j k / n) (equation 1), over the n tokens (F_seq) and over
-the d features (F_hidden). FNet has no parameters. Here the transforms are matrices, O(n² d + n d²) time.
+the d features (F_hidden). This layer has no parameters. Here the transforms are matrices, O(n² d + n d²) time.
 """
 
 import math

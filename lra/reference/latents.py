@@ -16,7 +16,7 @@ from torch import Tensor
 def attention(
     Q: Float[Tensor, "i r"], K: Float[Tensor, "j r"], V: Float[Tensor, "j d"], heads: int
 ) -> Float[Tensor, "i d"]:
-    """Compute softmax attention; heads lie side by side in the columns."""
+    """Compute softmax attention; heads lie side by side in the columns, so r and d count all heads together."""
     parts = []
     by_head = zip(Q.chunk(heads, dim=1), K.chunk(heads, dim=1), V.chunk(heads, dim=1), strict=True)
     for q, k, v in by_head:
@@ -36,12 +36,13 @@ def luna(
 
     Args:
         X: normalised token vectors.
-        P: normalised packed sequence of the layer before; learned in the first layer.
+        P: packed sequence that the layer before returns, normalised; learned in the first layer.
         pack, unpack: linear maps of queries, keys and values in the two attentions; keys and values may be one map.
         heads: number of heads.
 
     Returns:
-        Y = Attn(X, P', P') and P' = Attn(P, X, X). The layer adds them to its inputs X and P.
+        Y = Attn(X, P', P'), before its output projection, and P' = Attn(P, X, X). The layer adds the projected Y to the
+        token vectors and P' to the packed sequence, both before their normalisation.
     """
     query, key, value = pack
     packed = attention(query(P), key(X), value(X), heads)  # P'
@@ -61,12 +62,16 @@ def dba(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "p d"]]:
     """Compress the tokens into latents, let the latents attend to each other, and expand them for every token.
 
-    Z = softmax(P W_1 (X W_2)ᵀ / √r) X W_3,   O = LN(softmax(Z W_4 (Z W_5)ᵀ / √r) Z W_6),   Y = softmax(X W_7) O
+    Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3
+    O = LN(softmax(Z W_4 (Z W_5)ᵀ / √(r/H)) Z W_6)
+    Y = softmax(X W_7) O
+
+    with H heads, which share r columns of W_1, W_2, W_4 and W_5; each softmax is computed per head.
 
     Args:
         X: normalised token vectors.
         P: latents, the Z of the layer before; learned in the first layer.
-        compress: linear maps W_1 and W_2, to r numbers per head (the bilinear form), and W_3.
+        compress: linear maps W_1 and W_2, to r numbers for all heads together, and W_3, to d numbers.
         latent: W_4, W_5 and W_6.
         norm: LN.
         expand: W_7, to p numbers per head: a token weighs the latents without a comparison of queries and keys.
@@ -93,7 +98,7 @@ def flare(
     Args:
         K, V: keys and values; there are no queries.
         latents: learned latent queries Λ.
-        scale: factor of the scores, 1 as released.
+        scale: factor of the scores; 1, in the released script on the Text task 1 / √d.
     """
     scores = scale * latents @ K.T  # (p, n)
     Z = scores.softmax(dim=1) @ V  # encode, (p, e)

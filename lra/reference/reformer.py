@@ -10,12 +10,15 @@ and one softmax joins all rounds: with N_ij, the number of rounds in which token
 
     out_i = Σ_j N_ij exp(s_ij) v_j / Σ_j N_ij exp(s_ij),   s_ij = x_i·x_j / |x_j| / √d       (4)
 
-Numbers refer to this list. The paper lets a token see only its own bucket and counts every pair once (its N_ij divides
-the weights); the released libraries have (3) and (4). A token sees itself only if it sees no other token.
+Numbers refer to this list. A chunk has twice the mean size of a bucket, 2 n / buckets tokens. The first chunk has none
+before it; the released libraries sort the tokens of all rounds together, so there it sees the last chunk of the round
+before, and in the first round the last chunk of all. The paper restricts (3) to the tokens of both chunks that share
+the bucket of token i, and replaces N_ij in (4) by 1 unless it is 0; the released libraries do neither. A token sees
+itself only if it sees no other token.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -27,13 +30,13 @@ def hash_tokens(X: Float[Tensor, "n d"], W: Float[Tensor, "d half"]) -> Int[Tens
     return torch.cat([rotated, -rotated], dim=1).argmax(dim=1)
 
 
-def visible(bucket: Int[Tensor, "n"], chunk: int, *, same_bucket: bool) -> Float[Tensor, "n n"]:
-    """Mark by 1 the tokens that each token sees in one round, steps 2 and 3.
+def visible(bucket: Int[Tensor, "n"], chunk: int, *, same_bucket: bool) -> Bool[Tensor, "n n"]:
+    """Mark the tokens that each token sees in one round, steps 2 and 3.
 
     Args:
         bucket: bucket of each token.
-        chunk: tokens of a chunk.
-        same_bucket: whether a token sees only tokens of its own bucket, as in the paper.
+        chunk: number of tokens in a chunk.
+        same_bucket: whether a token sees only tokens of the same bucket, as in the paper.
     """
     # A stable sort keeps the order of the positions within a bucket.
     order = bucket.argsort(stable=True)
@@ -43,7 +46,7 @@ def visible(bucket: Int[Tensor, "n"], chunk: int, *, same_bucket: bool) -> Float
     sees = (distance == 0) | (distance == 1)
     if same_bucket:
         sees = sees & (bucket[:, None] == bucket)
-    return sees.double()
+    return sees
 
 
 def attention(
@@ -62,10 +65,11 @@ def attention(
     Args:
         X: queries, which are the keys too.
         V: values.
-        rotations: W of each round.
-        chunk: tokens of a chunk.
+        rotations: W of each round. Each head has its own, drawn again at every call in training.
+        chunk: number of tokens in a chunk.
         scope: ``chunk`` as in the released libraries, ``bucket`` as in the paper.
-        power: s_ij has the factor d^power.
+        power: s_ij has the factor d^power: -0.5 in the paper and in (4), 0 in the library behind Nystromformer's code,
+            0.5 in the official code of the Long Range Arena.
         unit_keys: whether s_ij is divided by |x_j|; the official code of the Long Range Arena does not divide.
         own_last: whether a token sees itself only if it sees no other token; not so in that code.
     """

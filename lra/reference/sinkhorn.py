@@ -7,8 +7,9 @@ One head of one sequence of n tokens in blocks: queries Q (n, d), keys K (n, d),
     K'_i = Σ_j R_ij K_j,   V'_i = Σ_j R_ij V_j           for the blocks K_j, V_j             (3)
     a query of block i attends to [K_i; K'_i], [V_i; V'_i] in one softmax                    (4)
 
-Numbers refer to this list. P is a linear map. The paper pools the input of the layer, the released code of the Long
-Range Arena pools keys. R is nearly a permutation in the paper, which sorts blocks; Gumbel noise is left out here.
+Numbers refer to this list. In the paper P is a network, such as two layers with a ReLU, of the pooled input of the
+layer; in the released code of the Long Range Arena it is a linear map with bias of pooled keys, as in (1). R is nearly
+a permutation in the paper, which sorts blocks; Gumbel noise is left out here and in ``lra/attention/sinkhorn.py``.
 """
 
 import torch
@@ -36,7 +37,13 @@ def sort_matrix(S: Float[Tensor, "B B"], iterations: int) -> Float[Tensor, "B B"
 def mix_blocks(
     X: Float[Tensor, "n w"], weights: Float[Tensor, "n"], offset: Int[Tensor, "n"]
 ) -> Float[Tensor, "offsets w"]:
-    """Mix blocks with the weight of each token's block: tokens at one offset are added up, step 3."""
+    """Compute K'_i or V'_i, step 3: a weighted sum over blocks, one row for each offset that some token has.
+
+    Args:
+        X: keys or values of all tokens.
+        weights: R_ij for the block j of each token.
+        offset: position of each token inside its block.
+    """
     mixed = []
     for o in offset.unique():
         at_offset = offset == o
@@ -61,8 +68,8 @@ def attention(
     Args:
         Q, K, V: queries, keys and values.
         positions: positions of the tokens in the sequence; 0 .. n - 1 without padding.
-        block: positions of a block.
-        P, bias: linear map of step 1, with one output per block.
+        block: number of positions in a block.
+        P, bias: linear map of step 1, with one output for each block of a sequence of maximum length; one map per head.
         iterations: see ``sort_matrix``.
         temperature: divisor of S.
     """
@@ -80,7 +87,8 @@ def attention(
     out = []
     for q, i in zip(Q, number, strict=True):
         own = number == i
-        weights = R[i, number]  # of each token's block, (n,)
+        # The weight of each token's block.
+        weights = R[i, number]  # (n,)
         keys = torch.cat([K[own], mix_blocks(K, weights, offset)])
         values = torch.cat([V[own], mix_blocks(V, weights, offset)])
         scores = keys @ q / d**0.5

@@ -8,8 +8,9 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     out = κ(Q, S) M⁻¹ κ(S, K) V                                                              (4)
 
 Numbers refer to this list. κ(Q, K) is a block of the positive definite matrix κ([Q; K], [Q; K]); (4) takes the same
-block of that matrix's Nyström approximation. The scaling in (3) helps the iterative inverse of the paper; this file
-inverts exactly. The weights of a query do not sum to one.
+block of that matrix's Nyström approximation. The paper draws the landmarks from all 2 n queries and keys, the released
+code half from each. The scaling in (3) helps the iterative inverse of the paper; this file inverts exactly. The weights
+of a query do not sum to one.
 """
 
 import torch
@@ -39,8 +40,9 @@ def attention(
 
     Args:
         Q, K, V: queries, keys and values.
-        query_index, key_index: the drawn queries and keys, uniform and with replacement.
-        ridge: added to the diagonal of M, which is singular if a token is drawn twice; as released.
+        query_index, key_index: positions of the m/2 drawn queries and of the m/2 drawn keys, uniform and with
+            replacement; the same in all heads.
+        ridge: added to the diagonal of M, as in the released code. Without it M is singular if a token is drawn twice.
     """
     # Steps 1 and 2.
     S = torch.cat([Q[query_index], K[key_index]])  # (m, d)

@@ -5,7 +5,7 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     out_i = Σ_j exp(q_i·k_j / √d) v_j / Σ_j exp(q_i·k_j / √d)   over the keys j that query i sees
 
 Each mechanism is a function that returns the matrix ``sees`` (n, n), which is True where query i sees key j. Its
-argument ``positions`` (n,) holds the tokens' positions in the sequence: 0 .. n - 1 if no padding lies between them.
+argument ``positions`` (n,) holds the tokens' positions in the padded sequence: 0 .. n - 1 if no padding precedes them.
 
 Sources: Tay et al. 2021 (local attention of the Long Range Arena); Child et al. 2019, sections 4.3 and 5.1 (Sparse
 Transformer); Beltagy et al. 2020, section 3.1 (Longformer); Zaheer et al. 2020, section 2 (BigBird).
@@ -33,9 +33,10 @@ def local(positions: Int[Tensor, "n"], block: int) -> Bool[Tensor, "n n"]:
 
 
 def column(positions: Int[Tensor, "n"], stride: int) -> Bool[Tensor, "n n"]:
-    """Query i sees the positions i, i ± stride, i ± 2 stride, ...: a column of the sequence in rows of ``stride``.
+    """Query i sees the positions i, i ± stride, ...: a column of the sequence written in rows of ``stride`` positions.
 
-    The released code of local attention has such groups, with stride = floor(length / block) + 1.
+    The official code of the Long Range Arena has columns instead of blocks in local attention, with
+    stride = floor(length / block) + 1 for the maximum length of a sequence and the ``block`` of ``local``.
     """
     residue = positions % stride
     return residue[:, None] == residue
@@ -55,7 +56,7 @@ def no_later(positions: Int[Tensor, "n"]) -> Bool[Tensor, "n n"]:
 def strided(positions: Int[Tensor, "n"], stride: int, *, causal: bool) -> Bool[Tensor, "n n"]:
     """A query sees a band of ``stride`` positions and a column (Sparse Transformer).
 
-    Published is the causal form, in which the band is i - stride + 1 .. i.
+    Merged head of section 5.1. Published is the causal form with the band i - stride .. i; the column has i - stride.
     """
     if causal:
         distance = positions[:, None] - positions  # i - j
@@ -69,19 +70,23 @@ def fixed(positions: Int[Tensor, "n"], block: int, summary: int, *, causal: bool
 
     Args:
         positions: positions of the tokens.
-        block: positions of a block.
-        summary: number c of positions at the end of each block that are summaries. Its first position is one too: the
-            paper's residues are block - c, ..., block, and the last of them is 0 modulo block.
-        causal: whether a query sees earlier positions only, as published.
+        block: number of positions in a block.
+        summary: number c of positions at the end of each block that are summaries. The first position of a block is a
+            summary too: the paper's residues are block - c, ..., block, and the last of them is 0 modulo block.
+        causal: whether a query sees only its own position and earlier ones, as published.
     """
     offset = positions % block
-    is_summary = (offset == 0) | (offset >= block - summary)  # of key j, (n,)
+    is_summary = (offset == 0) | (offset >= block - summary)  # (n,)
     sees = local(positions, block) | is_summary
     return sees & no_later(positions) if causal else sees
 
 
 def longformer(positions: Int[Tensor, "n"], window: int, global_tokens: int) -> Bool[Tensor, "n n"]:
-    """A query sees a band; the first ``global_tokens`` positions see every token, and every token sees them."""
+    """A query sees a band; the first ``global_tokens`` positions see every token, and every token sees them.
+
+    The paper has separate projections for global attention; here Q, K and V are the same for both. Its band has
+    window / 2 positions on each side and may be dilated; this one is the band of the Long Range Arena's code.
+    """
     is_global = positions < global_tokens
     return band(positions, window) | is_global[:, None] | is_global
 
@@ -95,10 +100,11 @@ def bigbird(
 
     Args:
         positions: positions of the tokens.
-        block: positions of a block.
+        block: number of positions in a block.
         window: number of blocks around the query's block, odd, this one included.
-        random: number of random blocks.
+        random: maximum number of random blocks.
         draw: a random number for each pair of blocks; block i takes the blocks j with the largest numbers draw[i, j].
+            Each head has its own draw, renewed at every call in training and fixed in evaluation.
     """
     number = positions // block
     last = int(number.max())

@@ -1,6 +1,6 @@
 """Synthesizer attention (Tay et al., ICML 2021, section 3).
 
-One head of one sequence of n tokens: token vectors X (n, d_model), values V (n, e).
+One head of one sequence of n positions, padding included: token vectors X (n, d_model), values V (n, e).
 
     out = softmax(S) V
 
@@ -8,8 +8,9 @@ One head of one sequence of n tokens: token vectors X (n, d_model), values V (n,
     Factorised Random:  S = A Bᵀ with learned A and B (length, rank)
     Dense:              S_i = W_2 relu(W_1 x_i + b_1) + b_2, computed from token i alone
 
-No score compares two tokens. A mixture with softmax attention adds q_i·k_j / √d to S. A sequence shorter than
-``length`` takes the first rows and columns of the learned matrices.
+No score compares two tokens. A mixture with softmax attention adds q_i·k_j / √d to S, without the paper's learned
+weights of the two. The paper's Factorised Dense is left out. A sequence shorter than ``length`` takes the first rows
+and columns of the learned matrices.
 """
 
 from jaxtyping import Bool, Float
@@ -56,7 +57,7 @@ def attention(
         S: scores.
         V: values.
         Q, K: queries and keys, for the mixture with softmax attention.
-        real: positions that hold a token; the others get no weight.
+        real: positions that hold a token; the others are padding and get no weight. None: all positions.
     """
     scores = S
     if Q is not None and K is not None:

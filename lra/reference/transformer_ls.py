@@ -1,6 +1,7 @@
 """Long-short transformer, bidirectional (Transformer-LS: Zhu et al., NeurIPS 2021, section 3).
 
-One sequence of n tokens. Q, K, V (n, heads d) hold the heads side by side, because both normalisations cover all heads.
+One sequence of n tokens with vectors X (n, d_model), the input of the layer. Q, K, V (n, heads d) are linear maps of X;
+they hold the heads side by side, because both normalisations cover all heads.
 
     K, V = LN_1(K), LN_1(V)                                                                  (1)
     P = softmax over the tokens of X W_p,   (n, rank) for each head: the dynamic projection  (2)
@@ -19,12 +20,12 @@ from torch import Tensor
 
 
 def compress(
-    P: Float[Tensor, "n projections"], X: Float[Tensor, "n width"], heads: int, norm: Callable
+    P: Float[Tensor, "n projections"], Y: Float[Tensor, "n width"], heads: int, norm: Callable
 ) -> Float[Tensor, "rank width"]:
-    """Compute LN_2(Pᵀ X) with one projection per head, step 3."""
+    """Compute LN_2(Pᵀ Y) for Y = K or V with one projection per head, step 3."""
     parts = []
-    for p, x in zip(P.chunk(heads, dim=1), X.chunk(heads, dim=1), strict=True):
-        parts.append(p.T @ x)  # (rank, d)
+    for p, y in zip(P.chunk(heads, dim=1), Y.chunk(heads, dim=1), strict=True):
+        parts.append(p.T @ y)  # (rank, d)
     return norm(torch.cat(parts, dim=1))
 
 
@@ -43,10 +44,10 @@ def attention(
 
     Args:
         Q, K, V: queries, keys and values of all heads; keys and values after step 1.
-        logits: X W_p of all heads.
+        logits: X W_p of all heads, ``heads`` times ``rank`` projections side by side.
         positions: positions of the tokens in the sequence; 0 .. n - 1 without padding.
         heads: number of heads.
-        window: positions of a segment.
+        window: number of positions in a segment.
         norm: LN_2.
     """
     # Steps 2 and 3.
@@ -74,9 +75,10 @@ def attention(
 def convolution(
     V: Float[Tensor, "n width"], positions: Int[Tensor, "n"], filters: Float[Tensor, "heads kernel"], length: int
 ) -> Float[Tensor, "{length} width"]:
-    """Compute the depth-wise convolution of V that may be added to ``out``, at all ``length`` positions.
+    """Compute the depth-wise convolution of V, after step 1, that may be added to the result, at ``length`` positions.
 
-    Each head has one filter, whose middle belongs to the position itself. Positions without a token hold zeros.
+    Row p belongs to position p, so ``out`` gets the rows at ``positions``. Each head has one filter, whose middle
+    belongs to the position itself. Positions without a token hold zeros.
     """
     heads, kernel = filters.shape
     placed = torch.zeros(length, V.shape[1], dtype=V.dtype)

@@ -49,9 +49,10 @@ README_LEGEND = """\
 * **gain**: difference from the control `attn=mean` (every query gets the mean of the values), on the fresh test if all
   mechanisms have one. In parentheses: 95 % interval over seeds and examples, not corrected for multiple comparisons.
 * **published**: the value that a paper reports for this encoder or, if there is none, the values for other encoders.
-  The source is a paper and its table (T4: Table 4). CURformer's Table 4 was probably made with the longer training.
-* **(longer training)**: the training that CURformer's authors released: 20,000 steps with 128 sequences each and a
-  learning rate of 0.0007, not 5,000 with 32 and 0.0001.
+  The source is a paper and its table (T4: Table 4). CURformer's ListOps scores were probably made with the longer
+  training.
+* **(longer training)**: the ListOps training that CURformer's authors released: 20,000 steps with 128 sequences each
+  and a learning rate of 0.0007, not 5,000 with 32 and 0.0001. It has no control, so it has no gain.
 * **ms**: time per training step. Several runs shared a device, so do not rank mechanisms by it: use `lra bench`.
 
 [docs/results.md](docs/results.md#long-range-arena) has the exact definitions."""

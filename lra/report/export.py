@@ -15,7 +15,7 @@ from ..results.figures import Picture
 from ..results.lr_search import SEARCH_SUFFIX, lr_table
 from ..results.palette import Palette
 from ..results.paper_values import PrintedValue
-from ..results.score_cells import MARKS
+from ..results.score_cells import BEST_MARKS, GAIN_MARKS
 from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table, in_markdown
 from . import details, extensions, latex, overview, page, paper_tables
@@ -28,10 +28,10 @@ LEGEND = (
     "Scores are percentages: mean ± sample standard deviation over n seeds, each tested at its best validation "
     "checkpoint; for Text in the papers' protocol the test set selects it, so these scores are optimistic. "
     "(+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the same answer; "
-    f"the mean includes them. {MARKS} fresh test: accuracy on further generated examples (lra evaluate), ± standard "
-    "error. constant: score of the best constant answer. ms: median milliseconds per step on the device with the most "
-    "runs of the task; CPUs of different models with as many threads count as one device. Published values come from "
-    "the papers' own settings."
+    f"the mean includes them. {BEST_MARKS}{GAIN_MARKS} fresh test: accuracy on further generated examples (lra "
+    "evaluate), ± standard error. val: mean validation score of these checkpoints. constant: test score of the best "
+    "constant answer. ms: median milliseconds per step on the device with the most runs of the task; CPUs of different "
+    "models with as many threads count as one. details: facts in which rows differ. Published values: other settings."
 )
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"

@@ -27,6 +27,7 @@ from .pretraining import pretraining
 # The generated block of a file goes between these lines.
 BEGIN = "<!-- results: python -m lra.report published=true -->"
 END = "<!-- end of results -->"
+# No table of these pages marks the best mean.
 INTRO = f"""# {{title}}
 
 This page is generated from the runs in `runs/published` by
@@ -38,7 +39,7 @@ python -m lra.report published=true
 and a test fails if it differs from the records. The section of a study gives the command and the hardware of its runs.
 `attn=mean` is the control without attention: every query gets the mean of the values.
 
-{export.LEGEND}"""
+{export.LEGEND.replace(export.BEST_MARKS, "")}"""
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:
@@ -295,5 +296,5 @@ def _with_gains(table: Table, gains: Table) -> Table:
     cells.insert(2, "gain", gain_cells)
     # One sentence for all columns, then the caution of the table.
     facts, _, caution = table.about.partition(". ")
-    explanation = f"{facts.removesuffix('.')}; gain over the control without attention, ± standard error."
+    explanation = f"{facts.removesuffix('.')}; gain: test score minus the score of attn=mean, ± standard error."
     return replace(table, cells=cells, about=f"{explanation} {caution}".rstrip(), errors=("gain", *table.errors))

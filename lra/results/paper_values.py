@@ -35,6 +35,9 @@ _LINKS = {
     "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
     "Long Range Arena": "https://github.com/google-research/long-range-arena",
     "MLRA": "https://github.com/fluderm/MLRA",
+    "WavSpA": "https://github.com/EvanZhuang/wavspa",
+    "PolaFormer": "https://github.com/ZacharyMeng/PolaFormer",
+    "ChordMixer": "https://github.com/RuslanKhalitov/ChordMixer",
 }
 
 

@@ -13,13 +13,18 @@ from .table import Cell
 
 # Scores by seed, and scores of the control.
 Comparison = tuple[Mapping[int, float], Mapping[int, float]]
-MARKS = (
+# Explanations of the marks of scores and of gains.
+BEST_MARKS = (
     f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
-    "Welch's t-test on the finished seeds, with Holm's correction). ≈: no significant difference from the highest "
-    f"mean; for a gain, no significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the "
-    "gains of the column). With two seeds, a large gain may not be significant, and a small one may be significant "
-    "only because two scores happen to be close. A gain without ± has no test: one side has a single seed, or no "
-    "score varies and the means differ. If no score varies and the means are equal, it has no ± and is marked ≈."
+    "Welch's t-test on the finished seeds, with Holm's correction). ≈ after a score: no significant difference from "
+    "the highest mean. "
+)
+GAIN_MARKS = (
+    f"≈ after a gain: no significant difference from zero (p > {SIGNIFICANCE}, Welch's t-test on the finished seeds, "
+    "with Holm's correction for the gains of the column). With two seeds, a large gain may not be significant, and a "
+    "small one may be significant only because two scores happen to be close. A gain without ± has no test: one side "
+    "has a single seed, or no score varies and the means differ. If no score varies and the means are equal, it has no "
+    "± and is marked ≈."
 )
 
 

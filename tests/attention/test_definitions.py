@@ -99,9 +99,10 @@ def test_skyformer_with_batch_init_is_batch_dependent():
 
 
 @pytest.mark.parametrize(("L", "block"), SIZES)
-def test_h_transformer_1d_matches_reference(L, block):
-    oracle = lambda h, at, q, k, v: hierarchy_reference.attention(q, k, v, at, block)
-    check(sized(HTransformer1D, length=64, block=block), oracle, L, spread=1.5)
+@pytest.mark.parametrize("neighbours", ["sibling", "both"])
+def test_h_transformer_1d_matches_reference(L, block, neighbours):
+    oracle = lambda h, at, q, k, v: hierarchy_reference.attention(q, k, v, at, block, neighbours)
+    check(sized(HTransformer1D, length=64, block=block, neighbours=neighbours), oracle, L, spread=1.5)
 
 
 def test_h_transformer_1d_with_large_scores_is_finite():

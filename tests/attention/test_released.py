@@ -2,7 +2,8 @@
 
 `released.json` holds OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`), HazyResearch/lolcats 375df84 (`FeatureMap`,
 `quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear projections), BrightQin/DBA-Time-Series 1b9dcd6
-(`dba_attention`, two layers), pkuzengqi/Skyformer 1a677cb (with given draws) and HazyResearch/safari 02220c6
+(`dba_attention`, two layers), google/flaxformer 399ea3a (`OneDimHierarchicalAttention` without projections and position
+bias), pkuzengqi/Skyformer 1a677cb (with given draws) and HazyResearch/safari 02220c6
 (`LongConv` before its activation). `tests/ops/recurrent_waves.json` holds recurrent layers and operators, in float64.
 """
 
@@ -22,6 +23,7 @@ from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
 from lra.attention.dba import DBA
 from lra.attention.flare import FLARE
+from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.hyena import Hyena, HyenaFilter
 from lra.attention.long_conv import LongConv
@@ -80,6 +82,13 @@ def test_cosformer_and_hedgehog_match_released():
     compare(CosFormer(SIZES)(*qkv()), "cosformer")
     weight = torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)])
     compare(set_parameters(Hedgehog(SIZES).double(), weight=weight)(*qkv()), "hedgehog")
+
+
+def test_h_transformer_1d_matches_released():
+    """Keys are the values too. The released code adds its levels in float32."""
+    q, k = (waves(N, H, 8, D, seed=seed) for seed in (1, 2))
+    attention = HTransformer1D(replace(SIZES, length=8), block=2, neighbours="both")
+    compare(attention(q, k, k), "h_transformer_1d", rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

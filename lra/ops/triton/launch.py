@@ -111,7 +111,7 @@ def forward(
     # The output, C W, laid out as v.
     out = torch.empty_like(v)
     tile = tiles.streaming("out", *args)
-    # Outputs of different programs are not combined, unlike the parts of R V, so more and shorter programs are possible.
+    # Outputs are not combined afterwards, unlike the parts of R V, so there may be more and shorter programs.
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
         fore.out_kernel, (G, -(-L // chunk)),
