@@ -36,7 +36,7 @@ OTHERS = {
 SPLIT_FOLDERS = {name for names in NAMES.values() for name in names}
 # Start of a line that names damage.
 FAULT = "  damaged: "
-# Bytes of a review of task=text_1k, to which Nystromformer's script cuts Text.
+# Nystromformer's script cuts reviews to this number of bytes, as task=text_1k does.
 SHORT_REVIEW = 1_000
 # How to get a task that the path lacks.
 REMEDIES = {
@@ -153,7 +153,7 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
 def command(collector: Collector, path: Path, checksum: str | None) -> str:
     """The command that prepares the task from its place; ``checksum`` is the sha256 of an unofficial archive."""
     options: dict[str, object] = {"task": collector.task}
-    # Reviews that a script has cut.
+    # If the longest review has this length, the script has cut the longer ones.
     lengths = [length for split in collector.splits for length in split.lengths]
     if collector.task == "text" and max(lengths, default=0) == SHORT_REVIEW:
         options["task"] = "text_1k"

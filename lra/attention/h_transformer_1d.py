@@ -19,7 +19,7 @@ Source = Literal["own", "sibling", "left", "right"]
 
 
 class HTransformer1D(Attention):
-    """Hierarchical attention: near keys one by one, keys of other blocks as means over cells of 2, 4, 8 ... positions.
+    """Hierarchical attention: near keys one by one, the others as means over cells of 2, 4, 8 ... positions.
 
     At level l a cell is 2^l positions and a block is ``block`` cells; blocks 2i and 2i + 1 are siblings. A query
     attends to the keys of its block and of its sibling block at level 0, and to its sibling block only at every
@@ -117,9 +117,10 @@ class HTransformer1D(Attention):
         levels: int,
         num_padding: int,
     ) -> tuple[Part, list[Part]]:
-        """Compute the same parts from cells that differ in their number n of real tokens, from every source.
+        """Compute the part of a query's block at level 0 and, for each level, the part of all blocks in ``sources``.
 
-        ``num_padding`` positions extend the sequence to 2^levels blocks.
+        Cells may differ in their number n of real tokens. ``num_padding`` positions extend the sequence to 2^levels
+        blocks.
         """
         if mask is None:
             mask = torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device)

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 class SDPA(Attention):
     """softmax(q kᵀ / √D) v by torch's fused kernels, O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
-    In plain torch: ``lra/reference/softmax.py``.
-
-    There are three exceptions with O(L²) memory: ``causal`` with a mask and, on a CPU, dropout in training or values
-    that are not as wide as keys (``block=mega``).
+    Three cases take O(L²) memory: ``causal`` with a mask and, on a CPU, dropout in training or values that are not as
+    wide as keys (``block=mega``). In plain torch: ``lra/reference/softmax.py``.
 
     Args:
         sizes: its dropout acts on the weights.

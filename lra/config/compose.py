@@ -162,17 +162,21 @@ def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
 
     ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
     its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, rounded down and at
-    least 1, else 64. A default may be another option: ``${of_budget:pretrain_lr,optim.lr}``.
+    least 1, else 64. ``allowance/16*2`` is twice such a sixteenth, an even number. A default may be another option:
+    ``${of_budget:pretrain_lr,optim.lr}``.
     """
     *keys, default = keys_and_default
     budgets = OmegaConf.select(_root_, "budgets")
     budget = {} if budgets is None else budgets.get(_root_.budget, {})
     for key in keys:
-        name, _, divisor = key.partition("/")
+        name, _, ratio = key.partition("/")
         value = budget.get(name)
         if value is None:
             continue
-        return max(1, value // int(divisor)) if divisor else value
+        if not ratio:
+            return value
+        divisor, _, factor = ratio.partition("*")
+        return max(1, value // int(divisor)) * int(factor or 1)
     is_option = isinstance(default, str) and "." in default
     return OmegaConf.select(_root_, default) if is_option else default
 

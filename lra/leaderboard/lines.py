@@ -267,8 +267,8 @@ def status_of(notes: Iterable[str]) -> Status:
 
 
 def year_of(value: PrintedValue) -> int | None:
-    """Year of a result: the one in its paper's name, else the year of the arXiv number; None without both."""
-    # The official leaderboard has entries from later years.
+    """Year of a result: from its note, else from the paper's name, else from the arXiv number; None without a year."""
+    # Only external entries of the official leaderboard, which are later than its paper, have a year in the note.
     year = re.search(r"(?<=external entry of )20\d\d", value.note)
     year = year or re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
     if year:

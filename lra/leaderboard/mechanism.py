@@ -178,7 +178,7 @@ def index() -> str:
         options = ", ".join(f"{key} {format_option(value)}" for key, value in distinguishing(mechanism).items())
         # A bar would end the cell of the table.
         sentence = mechanism.markdown_sentence.replace("|", "\\|")
-        # The Triton kernels name the mechanism without kernels by an interpolation of their score.
+        # The option ``otherwise`` of flashcur_* is ``cur_${.score}``; the table shows the name that results.
         options = options.replace("${.score}", str(mechanism.options.get("score"))).replace("|", "\\|")
         file = mechanism.module.rpartition("/")[2]
         lines.append(f"| {name} | {sentence} | {options} | [{file}](../{mechanism.module}) |")

@@ -19,11 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
+def are_near(a: int, b: int, neighbours: str) -> bool:
+    """Return whether two blocks of a level are equal or adjacent, or with ``sibling`` equal or siblings."""
+    if neighbours == "sibling":
+        return a // 2 == b // 2
+    return abs(a - b) <= 1
+
+
 def level_of(a: int, b: int, neighbours: str) -> int:
     """Compute the level of a pair of positions from the numbers of their blocks at level 0."""
     level = 0
-    # Block a of a level lies in block a // 2 of the next one.
-    while abs(a - b) > 1 if neighbours == "both" else a // 2 != b // 2:
+    while not are_near(a, b, neighbours):
+        # Block a of a level lies in block a // 2 of the next one.
         a = a // 2
         b = b // 2
         level += 1
@@ -43,7 +50,7 @@ def attention(
     V: Float[Tensor, "n e"],
     positions: Int[Tensor, "n"],
     block: int,
-    neighbours: str = "both",
+    neighbours: str,
 ) -> Float[Tensor, "n e"]:
     """Compute hierarchical attention.
 
@@ -51,11 +58,15 @@ def attention(
         Q, K, V: queries, keys and values.
         positions: positions of the tokens in the sequence; 0 .. n - 1 without padding.
         block: number of cells in a block, the same at every level.
-        neighbours: ``both`` for adjacent blocks, ``sibling``.
+        neighbours: ``both`` for adjacent blocks (attn=h_transformer_1d_original), ``sibling`` for sibling blocks
+            (attn=h_transformer_1d).
     """
     d = Q.shape[1]
     blocks = (positions // block).tolist()
-    levels = torch.tensor([[level_of(a, b, neighbours) for b in blocks] for a in blocks])  # (n, n)
+    levels = torch.zeros(len(blocks), len(blocks), dtype=torch.int64)  # (n, n)
+    for i, a in enumerate(blocks):
+        for j, b in enumerate(blocks):
+            levels[i, j] = level_of(a, b, neighbours)
     scores = torch.zeros_like(levels, dtype=Q.dtype)
     for level in range(int(levels.max()) + 1):
         mean_Q = cell_means(Q, positions, level)

@@ -98,7 +98,7 @@ def flare(
     Args:
         K, V: keys and values; there are no queries.
         latents: learned latent queries Λ.
-        scale: factor of the scores; 1, in the released script on the Text task 1 / √d.
+        scale: factor of the scores: 1, or 1 / √d on the Text task, as in the released script.
     """
     scores = scale * latents @ K.T  # (p, n)
     Z = scores.softmax(dim=1) @ V  # encode, (p, e)

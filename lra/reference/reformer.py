@@ -10,11 +10,11 @@ and one softmax joins all rounds: with N_ij, the number of rounds in which token
 
     out_i = Σ_j N_ij exp(s_ij) v_j / Σ_j N_ij exp(s_ij),   s_ij = x_i·x_j / |x_j| / √d       (4)
 
-Numbers refer to this list. A chunk has twice the mean size of a bucket, 2 n / buckets tokens. The first chunk has none
-before it; the released libraries sort the tokens of all rounds together, so there it sees the last chunk of the round
-before, and in the first round the last chunk of all. The paper restricts (3) to the tokens of both chunks that share
-the bucket of token i, and replaces N_ij in (4) by 1 unless it is 0; the released libraries do neither. A token sees
-itself only if it sees no other token.
+Numbers refer to this list. In the paper a chunk has 2 n / buckets tokens, twice the mean size of a bucket. The first
+chunk has none before it; the released libraries sort the tokens of all rounds together, so there it sees the last chunk
+of the round before, and in the first round the last chunk of all. The paper restricts (3) to the tokens of both chunks
+that share the bucket of token i, and replaces N_ij in (4) by 1 unless it is 0; the released libraries do neither. A
+token sees itself only if it sees no other token.
 """
 
 import torch

@@ -8,8 +8,9 @@ One head of one sequence of n tokens in blocks: queries Q (n, d), keys K (n, d),
     a query of block i attends to [K_i; K'_i], [V_i; V'_i] in one softmax                    (4)
 
 Numbers refer to this list. In the paper P is a network, such as two layers with a ReLU, of the pooled input of the
-layer; in the released code of the Long Range Arena it is a linear map with bias of pooled keys, as in (1). R is nearly
-a permutation in the paper, which sorts blocks; Gumbel noise is left out here and in ``lra/attention/sinkhorn.py``.
+layer; in the released code of the Long Range Arena it is a linear map with bias of pooled keys, as in (1). That code
+does not compute (3): it sums blocks and weights separately, so every K'_i is the sum of all blocks. R is nearly a
+permutation in the paper, which sorts blocks; Gumbel noise is left out here and in ``lra/attention/sinkhorn.py``.
 """
 
 import torch

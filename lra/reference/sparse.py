@@ -35,15 +35,14 @@ def local(positions: Int[Tensor, "n"], block: int) -> Bool[Tensor, "n n"]:
 def column(positions: Int[Tensor, "n"], stride: int) -> Bool[Tensor, "n n"]:
     """Query i sees the positions i, i ± stride, ...: a column of the sequence written in rows of ``stride`` positions.
 
-    The official code of the Long Range Arena has columns instead of blocks in local attention, with
-    stride = floor(length / block) + 1 for the maximum length of a sequence and the ``block`` of ``local``.
+    Local attention in the code of the Long Range Arena has columns, with stride = floor(maximum length / block) + 1.
     """
     residue = positions % stride
     return residue[:, None] == residue
 
 
 def band(positions: Int[Tensor, "n"], width: int) -> Bool[Tensor, "n n"]:
-    """A query sees ``width`` positions around its own; with an even width, one more after it than before it."""
+    """A query sees ``width`` positions, its own included; with an even width, one more after it than before it."""
     distance = positions - positions[:, None]  # j - i
     return (distance >= -((width - 1) // 2)) & (distance <= width // 2)
 
@@ -56,7 +55,8 @@ def no_later(positions: Int[Tensor, "n"]) -> Bool[Tensor, "n n"]:
 def strided(positions: Int[Tensor, "n"], stride: int, *, causal: bool) -> Bool[Tensor, "n n"]:
     """A query sees a band of ``stride`` positions and a column (Sparse Transformer).
 
-    Merged head of section 5.1. Published is the causal form with the band i - stride .. i; the column has i - stride.
+    Merged head of section 5.1. The published form is causal, with the band i - stride .. i. Here the band begins at
+    i - stride + 1, and i - stride belongs to the column.
     """
     if causal:
         distance = positions[:, None] - positions  # i - j

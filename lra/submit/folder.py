@@ -285,7 +285,7 @@ def check_folder(folder: Path) -> list[str]:
 
 @contextmanager
 def importable(folder: Path, module: str) -> Iterator[None]:
-    """Let the modules of a folder be imported inside the block, this one even if its name is in use."""
+    """Import from a folder inside the block; its ``module`` ("": none) replaces a loaded module of the same name."""
     loaded = sys.modules.pop(module, None)
     sys.path.insert(0, str(folder.absolute()))
     importlib.invalidate_caches()

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from conftest import experiment
 from support import features
 from support.features import TOKEN_SIZES, D, H, check, qkv, sized, tokens
 from torch import nn
@@ -103,6 +104,12 @@ def test_skyformer_with_batch_init_is_batch_dependent():
 def test_h_transformer_1d_matches_reference(L, block, neighbours):
     oracle = lambda h, at, q, k, v: hierarchy_reference.attention(q, k, v, at, block, neighbours)
     check(sized(HTransformer1D, length=64, block=block, neighbours=neighbours), oracle, L, spread=1.5)
+
+
+def test_h_transformer_1d_original_takes_smallest_token_budget():
+    """An eighth of 8 tokens would be a block of one cell, which has no halves."""
+    chain = experiment("experiment=board_chain", "attn=h_transformer_1d_original")
+    assert chain.choices({})["attn.block"] == 2 and chain.meta_model is not None
 
 
 def test_h_transformer_1d_with_large_scores_is_finite():

@@ -37,6 +37,7 @@ def make(name, **options):
         ("cur_abs", {"count": 65}, r"count must be from 1 to 64 \(length\), not 65"),
         ("dba", {"width": 5}, "width must be a multiple of heads 2, not 5"),
         ("dba", {"head_dim": 3}, "head_dim must be 4, dim / heads, with DBA, not 3"),
+        ("h_transformer_1d", {"neighbours": "both", "block": 3}, "block must be even with neighbours=both, not 3"),
         ("longformer", {"global_tokens": 65}, r"global_tokens must be from 0 to 64 \(length\), not 65"),
         ("lru", {"r_min": 0.9, "r_max": 0.5}, r"r_max must be 0.9 or more \(r_min\), not 0.5"),
         ("mamba", {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
