@@ -85,9 +85,6 @@ test-peers: setup ## mechanisms and Pathfinder against public implementations, w
 	$(INSTALL) -e '.[hf]' $(PEERS)
 	$(BIN)/python -m pytest -q -m "peers and not compiles"
 	LRA_CHECK_SHAPES=0 $(BIN)/python -m pytest -q -m "peers and compiles"
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \
-		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2
-	PYTHONPATH=$(VENV)/mega-peer $(BIN)/python -m pytest -q -m peers -k mega
 
 test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
 	$(INSTALL) playwright

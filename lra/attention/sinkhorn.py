@@ -31,6 +31,7 @@ class Sinkhorn(Attention):
         block: tokens of a block.
         iterations: number of Sinkhorn steps, each of which normalises the rows and then the columns, so that R becomes
             nearly doubly stochastic (section 3.2). 0, the released default, normalises the rows by a softmax instead.
+            The released steps end by bounding log R to -1 .. 1, which is left out.
         temperature: divisor of the scores.
     """
 

@@ -33,7 +33,7 @@ class Sparse(Attention):
         block: b.
         summary: c, from 1 to ``block``.
         causal: only keys at or before the query, as published; the strided band is then i - l + 1 .. i. The released
-            LRA code is causal ``fixed`` with b = 50, c = 10.
+            LRA code is causal ``fixed`` with b = 50, c = 10, except for its class token, which sees and is seen by all.
 
     Raises:
         ValueError: ``summary`` is outside 1 .. block.

@@ -39,7 +39,8 @@ def rfa_attention(
         Q, K, V: queries, keys and values; q and k are scaled to length 1.
         W: F random vectors: standard normal ones, whose entries are multiplied by a learned scale (d,).
         floor: lower bound of the mean weight, because the weights can be negative. The paper has none. The released
-            code has features with the factor 0.1 instead of 1/√F, and the sum of its weights is at least 1.
+            code has features with the factor 0.1 instead of 1/√F, and divides by the absolute sum of its weights, at
+            least 1.
     """
     Q = Q / Q.norm(dim=1, keepdim=True)
     K = K / K.norm(dim=1, keepdim=True)

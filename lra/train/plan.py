@@ -94,6 +94,9 @@ def resolve(experiment: Experiment) -> Plan:
         experiment.check_pretraining()
     if experiment.pretrain.objective == "next":
         check_causal(experiment)
+    if experiment.model.pool in ("cls", "class") and is_causal(experiment):
+        remedy = "a causal mechanism shows it no other token; use model.pool=last"
+        raise ValueError(f"model.pool={experiment.model.pool} puts the class token in front, where {remedy}")
     return Plan(
         experiment=experiment,
         device=device,
@@ -115,11 +118,16 @@ def check_batches(optim: Optim, pretrain: Pretrain, count: int) -> None:
             raise ValueError(f"trainer.devices must divide {option} {size}, got {count}")
 
 
+def is_causal(experiment: Experiment) -> bool:
+    """Return whether no block passes information to earlier tokens."""
+    # A block without a mixer may pass it.
+    mixers = [getattr(block, "mixer", None) for block in experiment.meta_model.blocks]
+    return all(getattr(mixer, "causal", False) for mixer in mixers)
+
+
 def check_causal(experiment: Experiment) -> None:
     """Raise ValueError unless every block is causal."""
-    # A block without a mixer may pass information to earlier tokens.
-    mixers = [getattr(block, "mixer", None) for block in experiment.meta_model.blocks]
-    if all(getattr(mixer, "causal", False) for mixer in mixers):
+    if is_causal(experiment):
         return
     if experiment.attn.get("causal") is False:
         remedy = "add attn.causal=true"

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import assert_error
-from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_with_gradients, sized, weights
+from support.features import D, E, H, check, masks, mean, qkv, real_rows, sized, weights
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
-from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.attention.nystrom import Nystrom
 from lra.ops import cluster_attention
 from lra.ops.cur import CUROptions, cur_attention
 from lra.ops.pinv import cubic
@@ -109,24 +109,6 @@ def test_nystrom_matches_reference(landmarks, kernel, impl):
         return attended + nystrom.depthwise_convolution(filled, layer.conv.weight[h, 0, :, 0])[at]
 
     check(layer, oracle, L)
-
-
-def test_nystrom_original_matches_released_steps():
-    """The released code pads to the full length, pools padding into landmarks and scales the inverse by the batch."""
-    attention = sized(NystromOriginal, length=40, landmarks=8, kernel=0, pinv=partial(cubic, steps=6, init="batch"))
-    x, mask = qkv(32), masks(32)["suffix"]
-    q, k, v = (F.pad(t * mask[:, None, :, None], (0, 0, 0, 8)) for t in x)
-    q_landmarks, k_landmarks = (t.unflatten(2, (8, 5)).mean(3) for t in (q, k))
-    scores = lambda a, b: a @ b.mT / D**0.5
-    F1 = scores(q, k_landmarks).softmax(-1)
-    F2 = scores(q_landmarks, k_landmarks).softmax(-1)
-    F3 = scores(q_landmarks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
-    inverse = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
-    same_with_gradients(real_rows(attention(*x, mask), mask), real_rows((F1 @ inverse @ F3 @ v)[:, :, :32], mask), x)
-    # With as many landmarks as positions, the released code computes softmax attention.
-    exact = sized(NystromOriginal, length=40, landmarks=40, kernel=0)(*x, mask)
-    softmax = F.scaled_dot_product_attention(*x, mask[:, None, None])
-    torch.testing.assert_close(real_rows(exact, mask), real_rows(softmax, mask))
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -22,23 +22,21 @@ def make(kind, **options):
     return kind(sizes, dim=DIM, hidden=12, **(OPTIONS[kind] | options)).double().eval()
 
 
-def luna(block, tokens, memory):
-    def maps(query, context):
-        # With tied keys and values the layer has DIM outputs, and both slices are the same.
-        return query, lambda c: context(c)[:, :DIM], lambda c: context(c)[:, -DIM:]
+def maps(query, context, width):
+    """Maps of queries, keys and values. Tied keys and values are the same DIM outputs."""
+    return query, lambda c: context(c)[:, :width], lambda c: context(c)[:, -DIM:]
 
-    pack = maps(block.pack_query, block.pack_context)
-    unpack = maps(block.unpack_query, block.unpack_context)
+
+def luna(block, tokens, memory):
+    pack = maps(block.pack_query, block.pack_context, DIM)
+    unpack = maps(block.unpack_query, block.unpack_context, DIM)
     y, packed = latents.luna(tokens, block.packed_norm(memory), pack, unpack, HEADS)
     return y, memory + packed
 
 
 def dba(block, tokens, memory):
-    def maps(query, context):
-        return query, lambda c: context(c)[:, :WIDTH], lambda c: context(c)[:, WIDTH:]
-
-    compress = maps(block.compress_query, block.compress_context)
-    latent = maps(block.latent_query, block.latent_context)
+    compress = maps(block.compress_query, block.compress_context, WIDTH)
+    latent = maps(block.latent_query, block.latent_context, WIDTH)
     return latents.dba(tokens, memory, compress, latent, block.latent_norm, block.expand, HEADS)
 
 

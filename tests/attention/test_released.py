@@ -3,10 +3,16 @@
 `released.json` holds OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`), HazyResearch/lolcats 375df84 (`FeatureMap`,
 `quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear projections), BrightQin/DBA-Time-Series 1b9dcd6
 (`dba_attention`, two layers), google/flaxformer 399ea3a (`OneDimHierarchicalAttention` without projections and position
-bias), pkuzengqi/Skyformer 1a677cb (with given draws) and HazyResearch/safari 02220c6
-(`LongConv` before its activation). `tests/ops/recurrent_waves.json` holds recurrent layers and operators, in float64.
+bias), pkuzengqi/Skyformer 1a677cb (with given draws), HazyResearch/safari 02220c6 (`LongConv` before its activation),
+NVIDIA/transformer-ls 1527c5c (`AttentionLS`), XuezheMax/fairseq-apollo 3644d20 (`LunaSentenceEncoderLayer`, pre-norm),
+facebookresearch/mega aeaa4b4 (`MegaSentenceEncoderLayer`), Espritdelescalier/Nystromformer 6f5766a (`CURAttention`),
+mlpen/Nystromformer 5689313 (`NystromAttention`, `LinearAttention`, `LinformerAttention`), RuslanKhalitov/
+SparseFactorization d8ade2e (`PSFNet` before its head), fudan-zvg/SOFT d3febc3 (`SoftmaxFreeAttentionKernel`,
+`SoftmaxFreeNormAttentionKernel`) and google-research/long-range-arena cd31e5c (`LongformerAttention`,
+`SparseAttention`). `tests/ops/recurrent_waves.json` holds recurrent layers and operators, in float64.
 """
 
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -21,19 +27,32 @@ from torch import Tensor, nn
 from lra.attention.base import Sizes
 from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
+from lra.attention.cur import CUR
 from lra.attention.dba import DBA
 from lra.attention.flare import FLARE
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.hyena import Hyena, HyenaFilter
+from lra.attention.linear import Linear
+from lra.attention.linformer import Linformer
 from lra.attention.long_conv import LongConv
+from lra.attention.longformer import Longformer
+from lra.attention.luna import Luna
 from lra.attention.mamba import Mamba
 from lra.attention.mamba2 import Hydra, Mamba2
 from lra.attention.min_gru import MinGRU, MinLSTM
+from lra.attention.nystrom import NystromOriginal
+from lra.attention.psf import PSF
 from lra.attention.retnet import RetNet
 from lra.attention.rg_lru import RGLRU
 from lra.attention.skyformer import Skyformer
+from lra.attention.soft import Soft
+from lra.attention.softmax import Softmax
+from lra.attention.sparse import Sparse
+from lra.attention.transformer_ls import TransformerLS
+from lra.model.mega import Mega
 from lra.ops import recurrence
+from lra.ops.newton import newton
 from lra.ops.pinv import cubic
 
 TESTS = Path(__file__).parents[1]
@@ -42,6 +61,8 @@ RELEASED = json.loads((TESTS / "attention/released.json").read_text()) | RECURRE
 N, H, L, D = 2, 2, 7, 4
 SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=L)
 SUFFIX = torch.arange(L) < torch.tensor([L, 4])[:, None]
+SUFFIX_8 = torch.arange(8) < torch.tensor([8, 5])[:, None]
+DIM, EIGHT = H * D, replace(SIZES, length=8)
 
 
 def waves(*shape: int, seed: int) -> Tensor:
@@ -49,8 +70,8 @@ def waves(*shape: int, seed: int) -> Tensor:
     return torch.sin(index * (1 + seed / 7) ** 2 + seed).view(shape)
 
 
-def qkv(seed: int = 1, width: int = D) -> list[Tensor]:
-    return [waves(N, H, L, width, seed=seed + i) for i in range(3)]
+def qkv(seed: int = 1, width: int = D, length: int = L) -> list[Tensor]:
+    return [waves(N, H, length, width, seed=seed + i) for i in range(3)]
 
 
 def released_parameters(shapes: dict[str, tuple[int, ...]], seed: int = 10) -> dict[str, Tensor]:
@@ -71,6 +92,12 @@ def compare(ours: Tensor, case: str, rtol: float = 1e-10, atol: float = 1e-12) -
     torch.testing.assert_close(ours.detach().flatten(), released(case), rtol=rtol, atol=atol)
 
 
+def compare_real(ours: Tensor, case: str, mask: Tensor | None = None) -> None:
+    """Compare outputs (N,L,d) or (N,H,L,D); with a mask, released.json has the outputs of the real tokens."""
+    rows = ours.transpose(1, 2) if ours.dim() == 4 and mask is not None else ours
+    compare(rows if mask is None else rows[mask], case)
+
+
 def copy_linear(layer: nn.Linear, parameters: dict[str, Tensor], *names: str) -> None:
     """Copy the stacked parameters of released linear layers into one linear layer."""
     with torch.no_grad():
@@ -86,8 +113,8 @@ def test_cosformer_and_hedgehog_match_released():
 
 def test_h_transformer_1d_matches_released():
     """Keys are the values too. The released code adds its levels in float32."""
-    q, k = (waves(N, H, 8, D, seed=seed) for seed in (1, 2))
-    attention = HTransformer1D(replace(SIZES, length=8), block=2, neighbours="both")
+    q, k, _ = qkv(length=8)
+    attention = HTransformer1D(EIGHT, block=2, neighbours="both")
     compare(attention(q, k, k), "h_transformer_1d", rtol=1e-6, atol=1e-6)
 
 
@@ -148,6 +175,157 @@ def test_skyformer_matches_released(case, mask):
     theirs = released(case).view(N, H, L, 4).transpose(1, 2)
     is_real = slice(None) if mask is None else mask
     torch.testing.assert_close(ours[is_real].detach(), theirs[is_real], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("case", "mask"), [("transformer_ls", None), ("transformer_ls_masked", SUFFIX_8)])
+def test_transformer_ls_matches_released(case, mask):
+    """The bias of the dynamic projection cancels in its softmax over the tokens."""
+    shapes = linear_shapes({"W_q": DIM, "W_k": DIM, "W_v": DIM, "W_o": DIM, "dconv_fc": 3 * H}, DIM)
+    shapes |= {f"dual_ln_{name}.{part}": (DIM,) for name in "ls" for part in ("weight", "bias")}
+    p = released_parameters(shapes | {"conv.weight": (H, 1, 3, 1)})
+    mixer = TransformerLS(EIGHT, dim=DIM, rank=3, window=4, kernel=3).double()
+    copy_linear(mixer.inputs, p, "W_q", "W_k", "W_v")
+    names = {"output": "W_o", "token_norm": "dual_ln_l", "compressed_norm": "dual_ln_s"}
+    for ours, theirs in names.items():
+        copy_linear(mixer.get_submodule(ours), p, theirs)
+    set_parameters(mixer.project, weight=p["dconv_fc.weight"])
+    set_parameters(mixer.conv, weight=p["conv.weight"])
+    compare_real(mixer(waves(N, 8, DIM, seed=1), mask), case, mask)
+
+
+@pytest.mark.parametrize("case", ["luna", "luna_masked", "luna_untied", "luna_untied_masked"])
+def test_luna_matches_released(case):
+    """Two layers. The released layers are pre-norm, as an option allows."""
+    is_tied, hidden, mask = "untied" not in case, 5, SUFFIX if case.endswith("_masked") else None
+    # Our parameter names -> names in the released code.
+    names = {"pack_query": ["pq_proj"], "unpack_query": ["q_proj"], "output": ["out_proj"]}
+    names |= {"pack_context": ["pc_proj"] if is_tied else ["pk_proj", "pv_proj"]}
+    names |= {"unpack_context": ["c_proj"] if is_tied else ["k_proj", "v_proj"]}
+    names = {ours: [f"self_attn.{name}" for name in theirs] for ours, theirs in names.items()}
+    shapes = linear_shapes(dict.fromkeys(itertools.chain(*names.values()), DIM) | {"fc1": hidden}, DIM)
+    norms = {"token_norm": "self_attn_layer_norm", "packed_norm": "self_atten_proj_layer_norm"}
+    norms["mlp_norm"] = "final_layer_norm"
+    shapes |= {f"{name}.{part}": (DIM,) for name in norms.values() for part in ("weight", "bias")}
+    shapes |= linear_shapes({"fc2": DIM}, hidden)
+    names |= {"mlp.0": ["fc1"], "mlp.3": ["fc2"]} | {ours: [theirs] for ours, theirs in norms.items()}
+    out, memory = waves(N, L, DIM, seed=1), waves(3, DIM, seed=2).expand(N, -1, -1)
+    for layer in range(2):
+        p = released_parameters(shapes, seed=10 + 20 * layer)
+        luna = Luna(SIZES, dim=DIM, hidden=hidden, first=False, rows=3, tie_kv=is_tied).double().eval()
+        for ours, theirs in names.items():
+            copy_linear(luna.get_submodule(ours), p, *theirs)
+        out, memory = luna(out, mask, memory)
+    compare_real(out, case, mask)
+
+
+MEGA = {
+    "mega": ("softmax", {"norm": "layer", "truncation": None}, SUFFIX_8),
+    "mega_laplace": ("laplace", {"norm": "scale", "truncation": None}, SUFFIX_8),
+    "mega_chunk": ("laplace", {"norm": "rms", "truncation": 5, "chunk": 4, "prenorm": False}, None),
+}
+# Our parameter names -> names in the released code.
+MEGA_KEYS = {"values": "v_proj", "gates": "mx_proj", "output": "h_proj", "norm": "norm.norm"}
+MEGA_KEYS |= {"norm.scale": "norm.norm.scalar", "bias.weight": "rel_pos_bias.rel_pos_bias"}
+MEGA_KEYS |= {"qk_scale": "gamma", "qk_shift": "beta"}
+MEGA_KEYS |= {f"ema.{name}": f"move.{name}" for name in ("delta", "alpha", "beta", "gamma", "omega")}
+MEGA_KEYS = {ours: f"mega_layer.{theirs}" for ours, theirs in MEGA_KEYS.items()}
+MEGA_KEYS |= {"mlp.0": "nffn.fc1", "mlp.2": "nffn.fc2", "mlp_norm": "nffn.norm.norm"}
+MEGA_KEYS |= {"mlp_norm.scale": "nffn.norm.norm.scalar"}
+
+
+@pytest.mark.parametrize("case", MEGA)
+def test_mega_matches_released(case):
+    """The constants of the Laplace function, rounded to six digits in the released code, are exact here."""
+    weights, options, mask = MEGA[case]
+    sizes = {"dim": 6, "hidden": 5, "dropout": 0.1, "length": 8, "z": 4, "ndim": 3}
+    mega = Mega(partial(Softmax, weights=weights), **sizes, **options).double().eval()
+    names = {}
+    for ours in mega.state_dict():
+        stem, _, leaf = ours.rpartition(".")
+        names[ours] = MEGA_KEYS.get(ours) or f"{MEGA_KEYS[stem]}.{leaf}"
+    # Waves depend on the number of entries only, not on the shape.
+    shapes = {names[ours]: tuple(parameter.shape) for ours, parameter in mega.named_parameters()}
+    p = released_parameters(shapes)
+    mega.load_state_dict({ours: p[theirs] for ours, theirs in names.items()})
+    compare_real(mega(waves(N, 8, 6, seed=1), mask)[0], case, mask)
+
+
+CUR_CASES = {
+    "cur_abs": ({"score": "abs"}, SUFFIX),
+    "cur_sum": ({"score": "sum", "pairing": "same_k", "class_token": True}, SUFFIX),
+    "cur_embed": ({"score": "embed", "pairing": "swapped", "copy_rv": False}, None),
+    "cur_step": ({"score": "step", "count": 4}, None),
+}
+
+
+@pytest.mark.parametrize("case", CUR_CASES)
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+def test_cur_matches_released(case, impl):
+    """The count is at most the number of real tokens, and a divisor of the length for score=step."""
+    options, mask = CUR_CASES[case]
+    sizes = EIGHT if case == "cur_step" else SIZES
+    attention = CUR(sizes, **({"count": 3} | options), pinv=partial(cubic, steps=4), impl=impl)
+    compare_real(attention(*qkv(length=sizes.length), mask), case, mask)
+
+
+@pytest.mark.parametrize(("case", "mask"), [("nystrom", None), ("nystrom_masked", SUFFIX_8)])
+def test_nystrom_original_matches_released(case, mask):
+    attention = NystromOriginal(EIGHT, landmarks=2, kernel=3, pinv=partial(cubic, steps=6, init="batch")).double()
+    set_parameters(attention.conv, weight=waves(H, 1, 3, 1, seed=5))
+    compare_real(attention(*qkv(length=8), mask), case, mask)
+
+
+@pytest.mark.parametrize("masked", ["", "_masked"])
+def test_linear_and_linformer_match_released(masked):
+    mask = SUFFIX if masked else None
+    compare_real(Linear(SIZES, normalise=False)(*qkv(), mask), f"linear_unnormalised{masked}", mask)
+    linformer = set_parameters(Linformer(SIZES, rank=3).double(), compress_k=waves(H, 3, L, seed=4))
+    compare_real(linformer(*qkv(), mask), f"linformer{masked}", mask)
+
+
+@pytest.mark.parametrize("case", ["psf", "psf_residuals"])
+def test_psf_matches_released(case):
+    shapes = linear_shapes({"g.network.0": 4} | {f"fs.{m}.network.0": 5 for m in range(3)}, 6)
+    shapes |= linear_shapes({"g.network.2": 3}, 4) | linear_shapes({f"fs.{m}.network.2": 4 for m in range(3)}, 5)
+    p = {name: 4 * value for name, value in released_parameters(shapes).items()}
+    options = {"hidden": 5, "value_hidden": 4, "channels": 3, "project": False, "ring": "row"}
+    psf = PSF(SIZES, dim=6, residuals=case == "psf_residuals", **options).double().eval()
+    for layer in (0, 2):
+        copy_linear(psf.values[0][layer], p, f"g.network.{layer}")
+        for m, mlp in enumerate(psf.weights):
+            copy_linear(mlp[layer], p, f"fs.{m}.network.{layer}")
+    compare_real(psf(waves(N, L, 6, seed=1), SUFFIX), case)
+
+
+@pytest.mark.parametrize(("case", "heads"), [("soft", 2), ("softpp", 1)])
+def test_soft_matches_released(case, heads):
+    """Released windows are squares of 2 x 2 pixels. SOFT++ has one starting value for all heads, so one head here."""
+    sizes, normalise = Sizes(heads=heads, head_dim=D, value_dim=D, length=16), case == "softpp"
+    init, ridge = ("softpp", 0.0) if normalise else ("soft", 0.01)
+    pinv = partial(newton, steps=6, init=init, ridge=ridge)
+    soft = Soft(sizes, sample="conv", window=4, normalise=normalise, pinv=pinv).double()
+    shapes = {"Qlandmark_op.weight": (D, D, 2, 2), "Qnorm_act.0.weight": (D,), "Qnorm_act.0.bias": (D,)}
+    p = released_parameters(shapes)
+    set_parameters(soft.conv[0], weight=p["Qlandmark_op.weight"].permute(0, 2, 3, 1).flatten(1))
+    copy_linear(soft.conv[1], p, "Qnorm_act.0")
+    by_window = torch.arange(16).view(2, 2, 2, 2).transpose(1, 2).flatten()
+    q, v = (waves(1, heads, 16, D, seed=seed)[:, :, by_window] for seed in (1, 2))
+    compare_real(soft(q, q, v)[:, :, by_window.argsort()], case)
+
+
+BANDS = {
+    "longformer": partial(Longformer, window=4, global_tokens=1),
+    "sparse_fixed": partial(Sparse, pattern="fixed", block=3, summary=1, causal=True),
+    "sparse_strided": partial(Sparse, stride=2, causal=True),
+}
+
+
+@pytest.mark.parametrize("case", BANDS)
+@pytest.mark.parametrize("masked", ["", "_masked"])
+def test_bands_match_official(case, masked):
+    """The official Long Range Arena: global queries of Longformer with the same projections, no class token."""
+    mask = SUFFIX if masked else None
+    compare_real(BANDS[case](SIZES)(*qkv(), mask), f"{case}{masked}", mask)
 
 
 @pytest.mark.parametrize(("case", "both"), [("long_conv", False), ("long_conv_both", True)])

@@ -247,6 +247,7 @@ ERRORS = {
         MASKED + "pretrain.loss=l1": "pretrain.loss must be cross_entropy with task=listops",
         MASKED + "task=adding pretrain.mask_id=padding": "pretrain.mask_id must be own with task=adding_N128",
         MASKED + "pretrain.eval_every=4": "pretrain.eval_every must divide pretrain.steps 6, got 4",
+        "task=listops attn=sparse_fixed attn.causal=true model.pool=cls": "a causal mechanism shows it no other token",
         "task=listops attn=sdpa pretrain=next": "pretrain=next: sdpa+next sees the tokens ahead; add attn.causal=true",
         "task=listops attn=s4d_lin pretrain=next": "add attn.bidirectional=false",
         "task=listops attn=cur_abs pretrain=next": "cur_abs+next sees the tokens ahead; use a mechanism with",

@@ -92,26 +92,6 @@ def test_longformer_matches_reference(window, global_tokens, value_dim):
     check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
-def test_reference_patterns_match_drawings():
-    """One group of characters per query; x is a key that it sees."""
-    at, draw = torch.arange(8), torch.zeros(4, 4)
-    matrices = {
-        "xxx..... xxx..... xxx..... ...xxx.. ...xxx.. ...xxx.. ......xx ......xx": sparse_reference.local(at, 3),
-        "x..x..x. .x..x..x ..x..x.. x..x..x. .x..x..x ..x..x.. x..x..x. .x..x..x": sparse_reference.column(at, 3),
-        "xxx..... xxxx.... .xxxx... ..xxxx.. ...xxxx. ....xxxx .....xxx ......xx": sparse_reference.band(at, 4),
-    }
-    strided, fixed = sparse_reference.strided(at, 3, causal=True), sparse_reference.fixed(at, 3, 1, causal=False)
-    longformer, bigbird = sparse_reference.longformer(at, 2, 1), sparse_reference.bigbird(at, 2, 1, 0, draw)
-    matrices |= {
-        "x....... xx...... xxx..... xxxx.... .xxxx... ..xxxx.. x..xxxx. .x..xxxx": strided,
-        "xxxx.xx. xxxx.xx. xxxx.xx. x.xxxxx. x.xxxxx. x.xxxxx. x.xx.xxx x.xx.xxx": fixed,
-        "xxxxxxxx xxx..... x.xx.... x..xx... x...xx.. x....xx. x.....xx x......x": longformer,
-        "xxxxxxxx xxxxxxxx xxxx..xx xxxx..xx xx..xxxx xx..xxxx xxxxxxxx xxxxxxxx": bigbird,
-    }
-    for drawing, sees in matrices.items():
-        assert drawing == " ".join("".join(".x"[x] for x in row) for row in sees.int().tolist())
-
-
 @pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
 def test_bigbird_matches_reference(block, window, random):
     layer = sized(BigBird, block=block, window=window, random=random)
@@ -213,13 +193,10 @@ def test_hyena_matches_reference(causal, order):
     for n in range(3):
         at = mask[n].nonzero()[:, 0]
         *gates, v = model.conv(model.inputs(x), mask)[n, at].chunk(order + 1, 1)
-        convolutions = [partial(convolve, at, directions) for directions in zip(*filters, strict=True)]
+        directions = [dict(zip(("behind", "ahead"), kernels, strict=False)) for kernels in zip(*filters, strict=True)]
+        convolutions = [partial(convolution_reference.long_convolution, positions=at, **h) for h in directions]
         expected = model.output(convolution_reference.hyena(gates, v, convolutions, model.D))
         torch.testing.assert_close(model(x, mask)[n, at], expected, rtol=1e-9, atol=1e-11)
-
-
-def convolve(positions, directions, u):
-    return convolution_reference.long_convolution(u, positions, *directions)
 
 
 @pytest.mark.parametrize("heads, kernel", [(1, 1), (1, 35), (2, 3), (2, 35), (3, 65), (2, 201)])
