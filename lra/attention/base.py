@@ -8,6 +8,7 @@ The letters of tensor shapes, in this package and in ``lra.model``:
     H   heads
     D   size of a query or key
     E   size of a value
+    F   features of a query or key
     d   width of a token vector
     c   selected tokens or landmarks
     B   blocks of a sequence, of b tokens each
@@ -17,7 +18,7 @@ None means that all tokens are real.
 
 Every mechanism passes the checks of ``lra.checks``, except in the cases that ``lra/checks/exceptions.py`` lists. The
 checks require, among other things: padding never changes the output of a real token; an example has the same result
-alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None
+alone and in a batch; evaluation is repeatable; every parameter has a finite gradient, not all zero; mask=None
 equals a mask of ones; with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling,
 chooses its own precision, so its result may be float32 for 16-bit inputs, and keeps no state between calls.
 """
@@ -50,8 +51,8 @@ class Sizes(Checked):
 
     Args:
         heads: number of heads.
-        head_dim: size of a query or key.
-        value_dim: size of a value.
+        head_dim: size of a query or key; in ``Based`` and ``GLA`` the size of a value.
+        value_dim: size of a value of an Attention. Mechanisms that are a Mixer do not read it.
         length: maximum length of the sequences that the mechanism receives: the maximum length of the task, one more
             with a class vector (model.pool=class), or the length of a chunk of MEGA.
         dropout: dropout of the mechanism, mostly of the attention weights; must be 0 unless the class sets
@@ -203,7 +204,7 @@ def zero_padding(
 
 
 def as_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
-    """Expand real keys to the ``attn_mask`` of ``scaled_dot_product_attention``."""
+    """Give a mask of keys the shape of the ``attn_mask`` of ``scaled_dot_product_attention``."""
     if mask is None:
         return None
     return mask[:, None, None]

@@ -14,9 +14,10 @@ class Based(Mixer):
     """o_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) with φ(q)·φ(k) = 1 + s + s²/2 and s = q·k D^-1/2.
 
     φ(q)·φ(k) is the second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and
-    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time per head; a state
-    of H (1 + D + D²) (E + 1) numbers. The released models alternate it with causal sliding windows (``attn=longformer``
-    has windows to both sides) and short convolutions; this class is the linear attention alone.
+    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time per head, with
+    ``causal`` also O(L C (D² + E)) for chunks of C = 64 tokens; a state of H (1 + D + D²) (E + 1) numbers. The released
+    models alternate it with causal sliding windows (``attn=longformer`` has windows to both sides) and short
+    convolutions; this class is the linear attention alone.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published.

@@ -64,7 +64,8 @@ class BigBird(Attention):
         last_token = (real * positions).amax(-1)
         last = last_token // self.block  # (N,)
 
-        # Each block attends to the real tokens of m blocks.
+        # Each block attends to the real tokens of m = 2 + window + random listed blocks: the first, the last, its
+        # window and random ones. Repeated entries do not count.
         q_blocks = split_blocks(q, self.block)  # (N,H,B,b,D)
         k_blocks = split_blocks(k, self.block)  # (N,H,B,b,D)
         v_blocks = split_blocks(v, self.block)  # (N,H,B,b,E)

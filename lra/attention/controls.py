@@ -1,7 +1,7 @@
-"""Controls: encoders without attention. Compare a mechanism's accuracy with theirs.
+"""Controls: encoders without attention, attn=mean and attn=none. Compare a mechanism's accuracy with theirs.
 
-Both have the projections of softmax attention, so that the weights have the same shapes, number and initial values. The
-projections of queries and keys get a gradient of zero.
+Both have the projections of softmax attention, so that the weights have the same shapes, number and initial values.
+``Multihead.inputs`` is one matrix for queries, keys and values; its rows for queries and keys get a gradient of zero.
 """
 
 from jaxtyping import Bool, Float

@@ -17,8 +17,9 @@ class Conv(Mixer):
         y_ic = Σ_j w_c,j-i v_jc / Σ_j |w_c,j-i|,  over the real tokens j with |j - i| <= width // 2,
                                                   with ``causal`` i - width < j <= i
 
-    The weights depend on the distance only and, unlike attention weights, have a sign. Dividing by the sum of their
-    magnitudes keeps y at the scale of the values for every width, at both ends of a sequence and next to padding.
+    Each channel c has its own filter. Its weights depend on the distance only and, unlike attention weights, have a
+    sign. Dividing by the sum of their magnitudes bounds |y| by the largest |v| in reach, also at both ends of a
+    sequence and next to padding; for independent values the standard deviation of y initially falls as width^-1/2.
 
     Args:
         width: number of tokens that one output sees, odd; with ``causal`` the token and the ``width - 1`` before it.

@@ -33,7 +33,7 @@ class CUR(Attention):
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
-        count: c, from 1 to the sequence length.
+        count: c, from 1 to the maximum length; a sequence with fewer tokens selects all of them.
         score: how tokens are scored in step 1, see ``lra.ops.selection.SelectionOptions``.
         pairing: which vectors, queries or keys, are scored to select I and which to select J, see the same class.
         pinv: pseudo-inverse of U.
@@ -44,8 +44,8 @@ class CUR(Attention):
         weights: ``softmax``, or ``laplace`` as in MegaCUR on images. With ``laplace`` the scores are divided by the
             number of real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set
             pinv to cubic(init="two_norms"); this is not checked.
-        impl: ``sdpa``: C and R by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
-            ``lra.ops.attention_maps.landmark_product``.
+        impl: ``sdpa``: C and R by torch's fused attention, but by maps in memory for bfloat16 on a CPU; ``eager``: by
+            maps in memory; ``triton*``: kernels. See ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
         ValueError: count is out of range, impl=triton does not support an option, or weights=laplace without
@@ -83,7 +83,8 @@ class CUR(Attention):
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
         # Compaction changes positions, but random numbers are tied to positions. With ``class_token``, compaction would
-        # not change the output, but it would change the padding of data.pad=auto and so the fingerprint of old runs.
+        # not change the output. But data.pad=auto would become ``compact``, and published runs would get another
+        # fingerprint.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

@@ -1,4 +1,4 @@
-"""CUR without an inverse (``lra.ops.cluster_attention``)."""
+"""CUR+, CUR attention without an inverse: a mechanism of this suite, without a paper (docs/cur.md)."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,10 +20,11 @@ class CURPlus(Attention):
         4. out = C v̄ + S g,   S = softmax(-|q - q_I|² / h),   g = Σ_(t<5) (1 - T)^t (R v - U v̄),   T = rows I of S
         5. If copy_rv: out_I = R v, the exact outputs of the selected queries
 
-    h is the mean squared distance of a query to the nearest selected one.
-    In a model that was trained with softmax, ``CURPlus`` is closer to softmax than ``CUR`` with the same count; with
-    every token selected it equals softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E))
-    time. In plain torch: ``lra/reference/cur_plus.py``.
+    h is the mean squared distance of a query to the nearest selected one, with a lower bound for rounding errors; 1 in
+    step 4 is the identity matrix. In a model that was trained with softmax, ``CURPlus`` is closer to softmax than
+    ``CUR`` with the same count (docs/transfer.md); with every token selected it equals softmax.
+    ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E)) time. In plain torch:
+    ``lra/reference/cur_plus.py``.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

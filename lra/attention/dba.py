@@ -16,10 +16,11 @@ class DBA(Checked, nn.Module):
 
         1. Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3       compress the tokens into p latents
         2. O = LN(softmax(Z W_4 (Z W_5)ᵀ / √(r/H)) Z W_6)   attention among the latents
-        3. Y = softmax(X W_7) O W_8                         expand: each token weighs the latents of each head
+        3. Y = [softmax(X W_7,h) O_h]_h W_8                 expand: each token weighs the p latents in each head h
         4. X + Y, then the feed-forward layer
 
-    In steps 1 and 3, X stands for LN(X); P is not normalised. Z becomes the P of the next layer. Queries and keys have
+    Every softmax is per head: W_7,h gives p scores, O_h are the d/H columns of head h, and []_h joins the heads. In
+    steps 1 and 3, X stands for LN(X); P is not normalised. Z becomes the P of the next layer. Queries and keys have
     size r over all H heads together (the bilinear form), values have size d, and every W has a bias. Padding gets no
     weight in step 1. Steps 1 and 3 take O(L p (r + d)) time, not counting the projections. In plain torch:
     ``lra/reference/latents.py``.
@@ -82,10 +83,11 @@ class DBA(Checked, nn.Module):
         mask: Bool[Tensor, "N L"] | None,
         memory: Float[Tensor, "N p d"] | None = None,
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N p d"]]:
+        # ``memory`` is P: the Z of the layer before, learned in the first layer.
         if memory is None:
             assert self.start is not None, "only the first layer learns the latents"
-            latents = self.start.expand(len(x), -1, -1)  # (N,p,d)
-            memory = self.dropout(latents)
+            learned = self.start.expand(len(x), -1, -1)  # (N,p,d)
+            memory = self.dropout(learned)
         tokens = self.token_norm(x)  # LN(X)
 
         # 1. Compress.

@@ -15,15 +15,17 @@ from .recurrent_parts import ShortConvolution, initial_step_biases
 class DeltaNet(Mixer):
     """S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head.
 
-    A write replaces what the state holds under its key instead of adding to it. q, k and v pass a short convolution and
-    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time per head
-    with chunks of C = 64 tokens; a state of H D² numbers per direction.
+    A write replaces what the state holds under its key instead of adding to it. q, k and v are linear maps of x,
+    followed by a short convolution and SiLU; q and k have unit length; β = σ(W_β x). An output projection follows the
+    norm. Values are as wide as keys, E = D. O(L C D + L D²) time per head with chunks of C = 64 tokens; a state of H D²
+    numbers per direction.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
             from the right, with the same parameters, and both outputs are added; from the right a token reads the state
-            before its own write. The short convolution is then centred.
-        width: tokens that the short convolution sees.
+            before its own write. The short convolution then sees later tokens too.
+        width: tokens that the short convolution sees: the token and width - 1 earlier ones if causal, else
+            (width - 1) // 2 earlier and width // 2 later ones.
         negative: β in (0, 2) instead of (0, 1), so that I - β k kᵀ may have a negative eigenvalue (Grazzi et al. 2025).
 
     Source: the paper, sections 2.2 and 3.3. In plain torch: ``lra/reference/delta_rule.py``.
@@ -86,7 +88,8 @@ class GatedDeltaNet(DeltaNet):
     Raises:
         ValueError: step_max is below step_min.
 
-    Source: the paper, section 3; initial values of the released code. In plain torch: ``lra/reference/delta_rule.py``.
+    Source: the paper, section 3; b starts as in the released code, which draws A from (0, 16). Linear maps and the
+    short convolution start as PyTorch's layers. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, step_min: Above = 0.001, step_max: Above = 0.1, **options):

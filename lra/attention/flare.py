@@ -16,8 +16,8 @@ Scale = Literal["one", "sqrt"]
 class FLARE(Attention):
     """Route the tokens through M learned latents Λ per head.
 
-        1. z = softmax(Λ kᵀ) v      encode L tokens into M latents                         (N,H,M,E)
-        2. out = softmax(k Λᵀ) z    decode the latents for every token                     (N,H,L,E)
+        1. z = softmax(s Λ kᵀ) v      encode L tokens into M latents                       (N,H,M,E)
+        2. out = softmax(s k Λᵀ) z    decode the latents for every token                   (N,H,L,E)
 
     There are no queries: keys score in both directions, so the attention map has rank M at most. Padding is masked in
     the encoding. O(L M (D + E)) time. In plain torch: ``lra/reference/latents.py``.
@@ -25,7 +25,7 @@ class FLARE(Attention):
     Args:
         sizes: its dropout acts on both softmaxes.
         latents: M. Λ is initially normal with standard deviation 0.1.
-        scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
+        scale: s. ``one``: s = 1; ``sqrt``: s = 1 / √D.
     """
 
     has_dropout = True

@@ -41,9 +41,9 @@ def _transform_each(
     x: Float[Tensor, "N L d"],
     mask: Bool[Tensor, "N L"],
 ) -> Float[Tensor, "N L d"]:
-    """Transform the real tokens of each sequence in a loop.
+    """Transform the real tokens of each sequence in a loop, on a CPU.
 
-    The lengths become Python integers: on an accelerator the program would have to wait for them.
+    An accelerator runs ``_transform_batch``: here the lengths become Python integers, for which it would have to wait.
     """
     tokens = mask.flatten().nonzero()[:, 0]  # (T,)
     packed = x.flatten(0, 1).index_select(0, tokens)  # (T,d)

@@ -24,8 +24,9 @@ class GLA(Mixer):
         temperature: τ. With 16 the decays start near 0.958 = ½^(1/16), a horizon of about 24 tokens.
 
     Source: the paper, sections 4.1 and 4.4; RMS norm and gate without bias as in flash-linear-attention. The authors'
-    first code (berlino/gated_linear_attention) has a layer norm without parameters, a gate with bias, and Xavier
-    weights of queries, keys and decays. In plain torch: ``lra/reference/gated_linear_attention.py``.
+    first code (berlino/gated_linear_attention) has the factor E^-1/2, which the norm cancels, a layer norm without
+    parameters, a gate with bias, and Xavier weights of queries, keys and decays with gain 2^-2.5. In plain torch:
+    ``lra/reference/gated_linear_attention.py``.
     """
 
     compactable = True

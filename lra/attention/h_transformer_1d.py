@@ -31,8 +31,9 @@ class HTransformer1D(Attention):
     positions (eq. 28). Z counts the tokens of a cell, so constant values are reproduced. All levels share one shift of
     their exponentials, see ``lra.ops.blocks.add_parts``. Up to ``2 block`` positions it is exact softmax attention.
 
-    With siblings, two tokens side by side meet at a coarse level if a block of that level ends between them. With
-    ``neighbours="both"`` the blocks to the left and to the right take the place of the sibling, and a pair belongs to
+    With siblings, two adjacent tokens of different blocks meet at the coarsest level at which a block ends between
+    them, so they may be compared as means. With ``neighbours="both"`` the blocks to the left and to the right take the
+    place of the sibling, and a pair belongs to
     the first level at which its blocks are equal or adjacent, so the cells grow with the distance.
 
     O(L block D) time and O(L block) memory. In plain torch: ``lra/reference/h_transformer_1d.py``.
@@ -78,11 +79,12 @@ class HTransformer1D(Attention):
         if not other_parts:
             return normalise_parts([near_part])[:, :, :L]
         # P_l, from the coarsest level down: the sums of a cell are copied to its two cells at the next finer level.
-        far_part = other_parts.pop()
+        # Level 0 is added last; there the keys of the other blocks count one by one.
+        other_part = other_parts.pop()
         while other_parts:
-            repeated = [x.repeat_interleave(2, 2) for x in far_part]
-            far_part = add_parts([other_parts.pop(), Part(*repeated)])
-        return normalise_parts([near_part, far_part])[:, :, :L]
+            repeated = [x.repeat_interleave(2, 2) for x in other_part]
+            other_part = add_parts([other_parts.pop(), Part(*repeated)])
+        return normalise_parts([near_part, other_part])[:, :, :L]
 
     def _full_parts(
         self,

@@ -16,14 +16,15 @@ SMALLEST = 1e-12
 
 
 class Hedgehog(Attention):
-    """Linear attention with learned features that are as spiky as a softmax (section 4.2), O(L D E) time.
+    """Linear attention with learned features that can give spiky weights (section 4.2), O(L D E) time.
 
         out_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j),   φ(x) = [softmax(y), softmax(-y)],   y = x W + b
 
     The paper has φ(x) = [exp(y), exp(-y)]. The softmaxes, which the authors' code has, bound φ; they also change the
-    weights of the keys. φ is at least 1e-12, as in that code: the features of a query and of all keys may be nearly
-    disjoint. Each head has its W, which starts at the identity, and its b, which starts at 0. The mechanism is trained
-    from scratch; the paper's distillation from softmax attention is left out.
+    weights of the keys. φ is at least 1e-12, as in that code, so that the denominator is not 0 if the features of a
+    query and of all keys are disjoint. Queries and keys of each head have their own W, which starts at the identity,
+    and b, which starts at 0. The mechanism is trained from scratch; the paper's distillation from softmax attention is
+    left out.
 
     Args:
         softmax: normalisation over the features. ``halves``: [softmax(y), softmax(-y)], the authors' code. ``joint``:

@@ -16,9 +16,10 @@ class Hyena(Mixer):
     """v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then W_o(x_0 v); * is the convolution over tokens.
 
     x_0, ..., x_(order-1) and v are linear maps of the input through a convolution over three tokens. The filter h_i
-    is a network of sine activations of the lag l, times (exp(-|δ| t) + shift) with relative lag t = l / (length - 1).
-    ``length`` is the maximum length of the task, so a filter does not depend on the padding. O(order L log L) time for
-    each channel.
+    is a network of sine activations of the lag l, times (exp(-δ t) + shift) with relative lag t = l / (length - 1) and
+    a fixed decay rate δ > 0 for each filter. ``length`` is the maximum length of the task, so a filter does not depend
+    on the padding. O(order L log L) time for each channel and example, plus O(order L hidden) for each channel and
+    O(L hidden²) for the filters, once per batch. Heads are ignored.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published. Otherwise a second network gives the
@@ -30,7 +31,7 @@ class Hyena(Mixer):
             experiments 5 or 33.
         frequency: initial frequency of the sine activations. The released layer has 1, as its experiments on images;
             others have 10 or 14.
-        shift: constant added to the window exp(-|δ| t).
+        shift: constant added to the window exp(-δ t).
         rate: factor of the learning rate of the filters, which have no weight decay.
 
     Raises:
@@ -138,7 +139,7 @@ class HyenaFilter(nn.Module):
         )
         self.frequency = nn.Parameter(torch.full((hidden,), float(frequency)))
         self.last = nn.Linear(hidden, channels, bias=False)
-        # Decay rates: the windows fall to 1 % after 0.3 to 1.5 times the maximum length.
+        # Decay rates δ: the windows fall to 1 % after 0.3 to 1.5 times the maximum length.
         slowest = -math.log(0.01) / 1.5
         fastest = -math.log(0.01) / 0.3
         decay = torch.linspace(slowest, fastest, channels)

@@ -261,7 +261,7 @@ class RandomFeatures(nn.Module):
         num_blocks = math.ceil(features / dim)
         gaussian = torch.randn(num_blocks, dim, dim, device=device)
         q, r = torch.linalg.qr(gaussian)
-        # Without the signs of R, Q is not uniform over rotations (Mezzadri 2007).
+        # Without the signs of R, Q is not uniform over orthogonal matrices (Mezzadri 2007).
         signs = r.diagonal(dim1=-2, dim2=-1).sign()  # (blocks,D)
         q = q * signs[:, None]
         directions = q.flatten(0, 1)[:features]  # (F,D)

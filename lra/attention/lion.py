@@ -16,13 +16,15 @@ from .recurrent_parts import log_decays_by_horizon
 class LionS(Mixer):
     """o_i = Σ_j M_ij (φ(q_i)·φ(k_j)) v_j / Σ_j M_ij φ(q_i)·φ(k_j) with decays M_ij.
 
-    M_ij is the product of λ_t from key j, included, to query i, excluded (eq. 9). λ_t = 1 - σ(w·x_t + b) depends on the
-    token (LION-S). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot vanish.
+    M_ij is the product of λ_t from key j, included, to query i, excluded, and M_ii = 1 (eq. 9). λ_t = 1 - σ(w·x_t + b)
+    depends on the token (LION-S). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot
+    vanish.
     O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each
     direction.
 
-    The decays start with horizons from 2 tokens to the sequence length, spread over the heads. The paper initialises
-    its Long Range Arena models "HiPPO-like" and has not released the details, so this choice is the suite's.
+    The biases b give horizons 1 / (1 - λ) from 2 tokens to the maximum length, log-spaced over the heads; a single head
+    has the longest. The paper initialises its Long Range Arena models "HiPPO-like" and has not released the details, so
+    this choice is the suite's.
 
     Args:
         causal: whether a token sees only itself and earlier tokens.

@@ -41,11 +41,7 @@ class Local(Attention):
         # The sequence is folded into rows of ``size`` tokens. A group is a row (contiguous: size = b) or a column
         # (strided: size = s, the number of groups).
         is_strided = self.grouping == "strided"
-        size = min(self.block, L)
-        if is_strided:
-            size = self.sizes.length // self.block + 1
-
-        # Fold the sequence.
+        size = self.sizes.length // self.block + 1 if is_strided else min(self.block, L)
         q, k, v = (split_blocks(x, size) for x in (q, k, v))  # (N,H,rows,size,.)
         real = real_blocks(mask, L, size, q.device)  # (N or 1,rows,size)
         if is_strided:

@@ -16,18 +16,19 @@ class LongConv(Mixer):
     """y = K * x + D x with one kernel per channel whose entries are parameters, O(d L log L) time.
 
     K = squash(weights) with squash(k) = sign(k) max(|k| - λ, 0) (section 3.2), then dropout of its entries in training.
-    The kernel is as long as the longest sequence: O(d length) parameters. Masked tokens enter the convolution as zeros.
+    D is one learned number per channel. The kernel is as long as the longest sequence: O(d length) parameters. Masked
+    tokens enter the convolution as zeros.
 
     Args:
         sizes: ``length`` is the length of the kernel, ``dropout`` the dropout of its entries.
         bidirectional: whether to add a second kernel over later tokens, the next one first; otherwise the layer is
             causal.
-        squash: λ.
+        squash: λ, the threshold of the function squash.
         scale: standard deviation of the initial weights.
         rate: learning-rate factor of the kernel, which has no weight decay.
 
-    Source: the paper, section 3; defaults of the released code (docs/ssm.md). In plain torch:
-    ``lra/reference/convolution.py``.
+    Source: the paper, section 3, and the released code, which by default is causal with λ = 0.1; docs/ssm.md has its
+    settings for each task. In plain torch: ``lra/reference/convolution.py``.
     """
 
     has_dropout = True

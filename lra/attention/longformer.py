@@ -15,9 +15,9 @@ class Longformer(Attention):
     """softmax(q kᵀ / √D) v over a band of w positions and g global tokens, O(L (w + g) D) time.
 
     Query i sees the positions i - floor((w - 1) / 2) .. i + floor(w / 2), itself included, and the global tokens, which
-    are the first ones of the sequence. A global query sees every token (both section 3.1). The paper and the released
-    LRA code give global attention separate projections; here it shares the projections of the band. In plain torch:
-    ``lra/reference/sparse.py``.
+    are the first ones of the sequence. A global query sees every token. Section 3.1 has the band and global tokens. The
+    paper and the released LRA code give global attention separate projections; here it shares the projections of the
+    band. In plain torch: ``lra/reference/sparse.py``.
 
     Args:
         window: w.
@@ -114,5 +114,5 @@ def _hides_keys(q: Float[Tensor, "N H L D"], v: Float[Tensor, "N H L E"]) -> boo
     On a GPU fused kernels need sizes that are multiples of 8, which an additional feature breaks.
     """
     has_one_width = q.shape[-1] == v.shape[-1]
-    is_wide = q.dtype in (torch.float32, torch.float64)
-    return q.device.type == "cpu" and has_one_width and is_wide
+    has_full_precision = q.dtype in (torch.float32, torch.float64)
+    return q.device.type == "cpu" and has_one_width and has_full_precision

@@ -18,10 +18,10 @@ class LRU(Mixer):
     λ_j = exp(-exp(ν_j) + i exp(θ_j)) lies inside the unit circle for all parameters (section 3.3). exp(γ) starts as
     √(1 - |λ|²), so the states keep the variance of white noise (section 3.4). Masked tokens enter the scan as zeros.
 
-    O(N L + N d L) time for the scan and for B and C; O(N L) memory.
+    D is one learned number per channel. O(N L + N d L) time for the scan and for B and C; O(N L) memory.
 
     Args:
-        states: N.
+        states: N; in this file the number of examples is ``batch``.
         bidirectional: whether to add the outputs of a second scan, from the end of the sequence, with a second C. Both
             scans include the token itself. Otherwise the layer is causal.
         r_min, r_max: range of the initial |λ|, which is uniform over the area of the ring (its square is uniform).
@@ -66,7 +66,8 @@ class LRU(Mixer):
         exp_gamma = (-torch.expm1(-2 * exp_nu)).sqrt()
         self.gamma = nn.Parameter(exp_gamma.log().float())
 
-        # Glorot initialisation; real and imaginary parts stand in the last dimension.
+        # Normal numbers: each part of B has variance 1 / (2 d), each part of C 1 / N. Real and imaginary parts stand in
+        # the last dimension.
         num_scans = 2 if bidirectional else 1
         self.b = nn.Parameter(torch.randn(states, dim, 2) * (2 * dim) ** -0.5)
         self.c = nn.Parameter(torch.randn(num_scans, dim, states, 2) * states**-0.5)

@@ -71,6 +71,16 @@ class Luna(Checked, nn.Module):
         mask: Bool[Tensor, "N L"] | None,
         memory: Float[Tensor, "N rows d"] | None = None,
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N rows d"]]:
+        """Compute the layer.
+
+        Args:
+            x: X.
+            mask: real tokens.
+            memory: P of the layer before; None for the first layer.
+
+        Returns:
+            X and P for the next layer.
+        """
         if memory is None:
             assert self.start is not None, "only the first layer learns P"
             start = self.start.expand(len(x), -1, -1)  # (N,rows,d)

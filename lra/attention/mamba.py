@@ -21,13 +21,13 @@ class Mamba(Mixer):
     """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t u_t, y_t = silu(z_t) (C_t·h_t + D u_t) for each of expand · dim channels.
 
     u and z are linear maps of the input; u passes a short convolution and SiLU; Δ, B and C are linear maps of u, Δ
-    through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each
-    direction, d = expand · dim.
+    through a bottleneck of rank ceil(dim / 16), a bias and softplus. D is one learned number per channel. A linear map
+    of y to dim channels gives the output. O(L d n) time; a state of d n numbers for each direction, d = expand · dim.
 
     Unless ``causal``, the outputs of scans in both directions, with shared parameters, are added (the token itself
-    counts once), and the short convolution is centred. The published layer replaces attention and feed-forward layer
-    together; here it replaces the mixer alone. With the published initial values, A = -1 to -n and step sizes of 0.001
-    to 0.1, the longest horizon is 1,000 tokens.
+    counts once), and the short convolution sees later tokens too. The published layer replaces attention and
+    feed-forward layer together; here it replaces the mixer alone. With the published initial values, A = -1 to -n and
+    step sizes of 0.001 to 0.1, the longest horizon is 1,000 tokens.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published.

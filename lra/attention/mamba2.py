@@ -16,13 +16,14 @@ class Mamba2(Mixer):
     """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t u_t)ᵀ, o_t = C_tᵀ S_t + D u_t for each head, then RMSNorm(o silu(z)).
 
     One linear map gives z, u, B, C and Δ. A short convolution and SiLU follow for u, B and C, a bias and softplus for
-    Δ. All heads share B and C, which have n entries; a head has width E = expand · dim / heads. O(L b (n + E) + L n E)
-    time per head with chunks of b = 64 tokens; a state of n E numbers per head and direction.
+    Δ. All heads share B and C, which have n entries; D is one learned number per head. The RMSNorm covers all heads
+    together, and a linear map to dim follows it. A head has width E = expand · dim / heads. O(L b (n + E) + L n E) time
+    per head with chunks of b = 64 tokens; a state of n E numbers per head and direction.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published. Otherwise the recurrence also runs
             from the right, with the same parameters, and both outputs are added; the token itself counts once. The
-            short convolution is then centred.
+            short convolution then sees later tokens too.
         states: n. The released ``Mamba2`` has 128, ``Mamba2Simple`` 64.
         expand: width of u as a multiple of dim.
         conv: tokens that the short convolution sees.
@@ -142,10 +143,10 @@ class Hydra(Mamba2):
     """A quasiseparable mixer: Mamba-2 in both directions over the other tokens, plus a diagonal for the token itself.
 
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
-    right; then RMSNorm(y) silu(z). So token i reads the two states with the C of its real neighbours, not with its own,
-    as in the release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short
-    convolution is centred unless ``causal``. O(L b (n + E) + L n E) time per head and direction with chunks of b = 64
-    tokens.
+    right, and W_D u_i and D have one entry per head; then RMSNorm(y) silu(z) and a linear map to dim. So token i reads
+    the two states with the C of its real neighbours, not with its own, as in the release. B, C and Δ of the two
+    directions are separate; u, z, A and the bias of Δ are shared. The short convolution is centred unless ``causal``.
+    O(L b (n + E) + L n E) time per head and direction with chunks of b = 64 tokens.
 
     Args:
         conv: tokens that the short convolution sees, 7 as released.
@@ -164,6 +165,7 @@ class Hydra(Mamba2):
         return 1 if self.causal else 2
 
     def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
+        """A starts at -1."""
         return torch.zeros(heads)
 
     def forward(

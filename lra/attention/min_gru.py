@@ -50,7 +50,7 @@ class MinGRU(Mixer):
     @full_precision
     def recurrence(
         self,
-        projected: Float[Tensor, "N L maps"],
+        projected: Float[Tensor, "N L maps_d"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N L d"]:
         """Run the recurrence over the projections of the tokens."""
@@ -65,7 +65,7 @@ class MinGRU(Mixer):
 
     def gates(
         self,
-        projected: Float[Tensor, "N L maps"],
+        projected: Float[Tensor, "N L maps_d"],
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
         """Compute W_h x, log(1 - z) and log z from the projections."""
         candidate, gate = projected.chunk(2, dim=-1)
@@ -75,7 +75,8 @@ class MinGRU(Mixer):
 class MinLSTM(MinGRU):
     """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with f' = f / (f + i), i' = i / (f + i).
 
-    f = σ(W_f x), i = σ(W_i x). O(L d) time; a state of d = expand · dim numbers per direction.
+    f = σ(W_f x), i = σ(W_i x). g, the output map W_o and the options are as in ``MinGRU``. O(L d) time; a state of
+    d = expand · dim numbers per direction.
 
     Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """
@@ -85,7 +86,7 @@ class MinLSTM(MinGRU):
 
     def gates(
         self,
-        projected: Float[Tensor, "N L maps"],
+        projected: Float[Tensor, "N L maps_d"],
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
         """Compute W_h x, log f' and log i' from the projections."""
         candidate, forget, write = projected.chunk(3, dim=-1)

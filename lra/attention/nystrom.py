@@ -32,7 +32,7 @@ class Nystrom(Attention):
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
-        landmarks: c, from 1 to the sequence length.
+        landmarks: c, from 1 to ``length``.
         kernel: odd width of the convolution, which has one filter per head; 0 for no convolution.
         pinv: pseudo-inverse of F₂.
         impl: ``sdpa``: F₁ and F₃ by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
@@ -191,6 +191,6 @@ class NystromOriginal(Nystrom):
 
 
 def _equal_segment_means(x: Float[Tensor, "N H L D"], c: int) -> Float[Tensor, "N H {c} D"]:
-    """Average c consecutive segments of equal width."""
+    """Average the tokens of each of c consecutive segments of equal width."""
     segments = x.unflatten(2, (c, -1))  # (N,H,c,L/c,D)
     return segments.mean(3)

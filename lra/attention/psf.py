@@ -1,6 +1,7 @@
 """PSF attention, a product of sparse factors with Chord links (Khalitov et al., Neural Networks 2022).
 
-``lra/reference/psf.py`` has the same equations with dense factors.
+``lra/reference/psf.py`` has the same equations with dense factors. Shapes: M factors, K links, C channels, R = N L
+tokens of all examples.
 """
 
 from typing import Any, Literal

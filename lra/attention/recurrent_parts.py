@@ -61,9 +61,9 @@ class ShortConvolution(nn.Module):
 
 
 def log_decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
-    """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens.
+    """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced.
 
-    A single head gets the longest horizon.
+    They go from ``shortest`` to ``longest`` tokens. A single head gets the longest horizon.
     """
     longest = max(longest, shortest)
     if heads == 1:

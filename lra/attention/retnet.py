@@ -19,10 +19,10 @@ class RetNet(Mixer):
     """o_i = Σ_j γ^|i-j| (q_i·k_j) D^-1/2 v_j with rotated q and k; then W_o(silu(W_g x) norm(o)), a norm for each head.
 
     norm is an RMS norm without parameters, as released; the paper has a group norm. The paper and its code also divide
-    the decays by the root of their row sum, and the scores by their row sum if it exceeds 1 (section 2.2). The norm
-    cancels both (up to its epsilon), so they are left out, as in flash-linear-attention. Values have
-    E = expand · D channels. O(L C (D + E) + L D E) time per head with chunks
-    of C = 64 tokens; a state of H D E numbers per direction.
+    the decays by the root of their row sum, and the scores by the absolute value of their row sum if it exceeds 1
+    (section 2.2). The norm cancels both (up to its epsilon), so they are left out, as in flash-linear-attention. Values
+    have size E = expand · D. O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens; a state of H D E
+    numbers per direction.
 
     Args:
         causal: whether a token sees only itself and earlier tokens, as published.

@@ -27,7 +27,7 @@ class RGLRU(Mixer):
         causal: whether a token sees only itself and earlier tokens, as published; the first token then enters with
             factor 1 instead of sqrt(1 - a²), since it has no history. Otherwise the recurrence also runs from the
             right, with the same parameters, and both outputs are added; the token itself counts once. The short
-            convolution is then centred.
+            convolution then sees later tokens too.
         conv: tokens that the short convolution sees.
         radius_min, radius_max: range of the initial radius exp(-softplus(Λ)), whose square is uniform, as in LRU. The
             decay a is the radius to the power 8 r. In the paper the radius to the power 8 has this range.

@@ -21,7 +21,7 @@ class S4D(Mixer):
         1. A_n = -exp(log_A_real) + i A_imag,   Δ = exp(log_dt)
         2. Ā_n, B̄_n: A_n, B_n discretised with step Δ                                      section 3.1
         3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   n = 0 .. M - 1,   M = ``states`` / 2          eq. 7
-        4. y = K * x + D x for the input x
+        4. y = K * x + D x for the input x, with one learned number D per channel
 
     ``lra.ops.ssm.s4d_kernel`` computes steps 1 to 3 without forming the L x M Vandermonde matrix. A masked token counts
     as zero in the convolution. O(L log L + M L) time per channel.
@@ -85,7 +85,8 @@ class S4D(Mixer):
         num_rows = 1 if shared else dim
         num_directions = 2 if bidirectional else 1
         log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
-        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))  # log(-Re A), Re A = -1/2
+        # log(-Re A) with Re A = -1/2.
+        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter(log_A_real)
         self.A_imag = nn.Parameter(A_imag.repeat(num_rows, 1))

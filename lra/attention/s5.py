@@ -25,7 +25,7 @@ class S5(Mixer):
     conjugate pair; B and C start as Vᴴ B and C V (section 3.3). Λ̄ and B̄ are discretised with a step Δ for each state.
     The states are computed by a scan over all positions. Masked tokens enter it as zeros.
 
-    O(P L + P d L) time for the scan and for B and C; O(P L) memory.
+    D is one learned number per channel. O(P L + P d L) time for the scan and for B and C; O(P L) memory.
 
     Args:
         states: P. One of each conjugate pair is stored.
@@ -48,7 +48,7 @@ class S5(Mixer):
         ValueError: ``states`` is not a multiple of 2 J, or ``step_max`` is below ``step_min``.
 
     Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md). In
-    plain torch: ``lra/reference/diagonal_rnn.py``.
+    plain torch: ``lra/reference/diagonal_rnn.py``, whose P counts the stored states, P / 2 here.
     """
 
     def __init__(

@@ -19,7 +19,9 @@ class Sinkhorn(Attention):
 
     for blocks i, j of ``block`` tokens. The sort network P, a linear map with bias for each head, maps the sum of block
     i's keys to row i of S, one score for each block of ``length`` (section 3.1). The paper pools the layer's input; the
-    released LRA code pools keys, which are a linear map of it. Gumbel noise is left out.
+    released LRA code pools keys, which are a linear map of it. That code sums blocks and weights separately, so with
+    R by softmax each of its mixed blocks is the sum of all blocks, and it adds the outputs of separate softmaxes over
+    the own and the mixed block; k'_i, v'_i and the softmax over both follow the paper. Gumbel noise is left out.
 
     Blocks without a real token take no part in R. Padded tokens enter the mixture as zeros, and a position of the mixed
     block counts as a key if some block has a real token there.

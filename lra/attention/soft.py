@@ -47,8 +47,8 @@ class Soft(Attention):
         count: m. null: one token per window, so that m grows with the length and the inverse takes cubic time. A number
             keeps m fixed; ``pool`` then averages segments, token r of n real ones in segment floor(r min(m, n) / n).
         activate: whether LayerNorm and GELU follow the convolution, as in the released code.
-        normalise: whether to compute SOFT++.
-        pinv: inverse of A, (N,H,m,m) -> (N,H,m,m).
+        normalise: whether to compute SOFT++. The released SOFT++ also has another ``pinv``, see conf/attn/softpp.yaml.
+        pinv: inverse of A, (N,H,m,m) -> (N,H,m,m). The default inverts A + 0.01 I, as in the released SOFT.
 
     Raises:
         ValueError: window or count is outside 1 .. length, or count is given with sample=conv.

@@ -69,7 +69,7 @@ class Synthesizer(Mixer):
         self,
         x: Float[Tensor, "N L d"],
     ) -> tuple[Float[Tensor, "N H L D"] | None, Float[Tensor, "N H L D"] | None, Float[Tensor, "N H L D"]]:
-        """Project to scaled queries and keys, which are None without dot_product, and to values."""
+        """Project to queries, divided by √D, to keys, both None without dot_product, and to values."""
         H = self.sizes.heads
         D = self.sizes.head_dim
         projections = self.inputs(x).split(H * D, -1)  # (N,L,H D) each
@@ -92,7 +92,7 @@ class Synthesizer(Mixer):
 
         Args:
             x: token vectors.
-            q, k: scaled queries and keys, None without dot_product.
+            q, k: queries, divided by √D, and keys; None without dot_product.
             v: values.
             mask: real tokens.
         """

@@ -67,7 +67,8 @@ def s5(
     Args:
         u: inputs.
         Lambda: eigenvalues Λ, one of each conjugate pair.
-        B, C, D: matrices; two matrices C for a bidirectional layer.
+        B, C: matrices; two matrices C for a bidirectional layer.
+        D: one number per channel.
         step: Δ.
         method: ``zoh`` | ``bilinear``.
     """
@@ -100,7 +101,8 @@ def lru(
         nu: logarithm of -log |λ|.
         theta: logarithm of the phase of λ.
         gamma: logarithm of the learned scale of the inputs, which is initialised to √(1 - |λ|²).
-        B, C, D: matrices; two matrices C for a bidirectional layer.
+        B, C: matrices; two matrices C for a bidirectional layer.
+        D: one number per channel.
     """
     # Λ̄ and B̄, step 3.
     log_lambda_bar = torch.complex(-nu.exp(), theta.exp())
