@@ -102,8 +102,9 @@ def test_label_with_options_belongs_to_its_mechanism():
     assert [mechanism_of(label) for label in labels] == ["nystrom", "custom-cur_abs", "cur_abs"]
 
 
-def test_leaderboard_command_writes_pages_applies_filters_and_rejects_invalid_ones(call, tmp_path, monkeypatch):
+def test_leaderboard_command_writes_pages_and_rejects_invalid_filters(call, tmp_path, monkeypatch, everything):
     monkeypatch.setattr("lra.leaderboard.__main__.pages", lambda: {tmp_path / "leaderboard.md": "a page"})
+    monkeypatch.setattr("lra.leaderboard.__main__.all_lines", lambda **_: everything)
     assert call(leaderboard, "write=true")[0] is None and (tmp_path / "leaderboard.md").read_text() == "a page"
     options = parse(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
     assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
