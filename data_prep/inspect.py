@@ -153,10 +153,11 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
 def command(collector: Collector, path: Path, checksum: str | None) -> str:
     """The command that prepares the task from its place; ``checksum`` is the sha256 of an unofficial archive."""
     options: dict[str, object] = {"task": collector.task}
-    # If the longest review has this length, the script has cut the longer ones.
-    lengths = [length for split in collector.splits for length in split.lengths]
-    if collector.task == "text" and max(lengths, default=0) == SHORT_REVIEW:
-        options["task"] = "text_1k"
+    if collector.task == "text":
+        longest = max((max(split.lengths, default=0) for split in collector.splits), default=0)
+        # If the longest review has this length, the script has cut the longer ones.
+        if longest == SHORT_REVIEW:
+            options["task"] = "text_1k"
     # Pathfinder: only options that differ from the task's defaults are written.
     if collector.size is not None:
         options["task"] = "pathfinder_x" if collector.size == 128 else "pathfinder"

@@ -15,7 +15,7 @@ from ..results.figures import Picture
 from ..results.lr_search import SEARCH_SUFFIX, lr_table
 from ..results.palette import Palette
 from ..results.paper_values import PrintedValue
-from ..results.score_cells import BEST_MARKS, GAIN_MARKS
+from ..results.score_cells import MARKS
 from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table, in_markdown
 from . import details, extensions, latex, overview, page, paper_tables
@@ -23,12 +23,12 @@ from .plots import learning_curves, seed_points, speed_accuracy
 from .plots.lr_curves import highlight
 from .pretraining import pretraining
 
-# Shown once per page: everything that the tables have in common.
+# Shown once per page: everything that the tables have in common, with the explanations of the marks that they have.
 LEGEND = (
     "Scores are percentages: mean ± sample standard deviation over n seeds, each tested at its best validation "
     "checkpoint; for Text in the papers' protocol the test set selects it, so these scores are optimistic. "
     "(+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the same answer; "
-    f"the mean includes them. {BEST_MARKS}{GAIN_MARKS} fresh test: accuracy on further generated examples (lra "
+    "the mean includes them. {marks} fresh test: accuracy on further generated examples (lra "
     "evaluate), ± standard error. val: mean validation score of these checkpoints. constant: test score of the best "
     "constant answer. ms: median milliseconds per step on the device with the most runs of the task; CPUs of different "
     "models with as many threads count as one. details: facts in which rows differ. Published values: other settings."
@@ -107,7 +107,7 @@ def export(
     # The page and its Markdown version.
     notes = paper_values.notes(_published_values(studies))
     write(out / "report.md", markdown(contents, chapters, notes))
-    html = page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out)
+    html = page.render(contents, chapters, LEGEND.format(marks=MARKS), notes, damaged + unreadable, out)
     write(out / "index.html", html)
     return unreadable, [path.with_suffix(".png") for path in captions]
 
@@ -285,7 +285,7 @@ def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
     """Format the report as Markdown: legend, tables, pictures of chapters, and the sources of the published values."""
-    sections = ["# Results", LEGEND]
+    sections = ["# Results", LEGEND.format(marks=MARKS)]
     for study in studies:
         # The first table has the name of the study as its heading.
         first, *further = study.results + study.details

@@ -8,7 +8,7 @@ from string import Template, ascii_lowercase
 import pandas as pd
 
 from ..results.figures import COLUMN_WIDTH, TEXT_WIDTH
-from ..results.score_cells import BEST_MARKS, GAIN_MARKS
+from ..results.score_cells import MARKS
 from ..results.table import Cell, Table
 from .latex_columns import LETTER, PrintColumn, column, superscript, tex, wrapped
 
@@ -89,7 +89,7 @@ def format_table(table: Table, width: float = TEXT_WIDTH) -> str:
     legend = table.about
     all_cells = table.cells.to_numpy().ravel()
     if any(cell.mark for cell in all_cells):
-        legend = f"{legend} {BEST_MARKS}{GAIN_MARKS}"
+        legend = f"{legend} {MARKS}"
 
     floats, height = _paginate(columns, table.words, width)
     # If the legend does not fit into the last float, it moves to another one, with the last tabular unless that is the

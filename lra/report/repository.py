@@ -16,6 +16,7 @@ from ..names import stem
 from ..results import bench_record, figures
 from ..results.figures import Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.score_cells import GAIN_MARKS
 from ..results.summary import Row, collect
 from ..results.table import Cell, Table, rounded
 from ..runs import reader
@@ -27,7 +28,6 @@ from .pretraining import pretraining
 # The generated block of a file goes between these lines.
 BEGIN = "<!-- results: python -m lra.report published=true -->"
 END = "<!-- end of results -->"
-# No table of these pages marks the best mean.
 INTRO = f"""# {{title}}
 
 This page is generated from the runs in `runs/published` by
@@ -39,7 +39,7 @@ python -m lra.report published=true
 and a test fails if it differs from the records. The section of a study gives the command and the hardware of its runs.
 `attn=mean` is the control without attention: every query gets the mean of the values.
 
-{export.LEGEND.replace(export.BEST_MARKS, "")}"""
+{export.LEGEND.format(marks=GAIN_MARKS)}"""
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:

@@ -26,6 +26,7 @@ GAIN_MARKS = (
     "has a single seed, or no score varies and the means differ. If no score varies and the means are equal, it has no "
     "± and is marked ≈."
 )
+MARKS = BEST_MARKS + GAIN_MARKS
 
 
 def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collection[int] = ()) -> Cell:
