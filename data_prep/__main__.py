@@ -4,9 +4,9 @@ lra data inspect PATH describes what a folder or an archive holds.
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("data")  # before torch is imported
 
 import hashlib
 import runpy

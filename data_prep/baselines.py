@@ -6,9 +6,9 @@ which is fitted once and stored below the root of the data, and ``first`` the fi
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("data")  # before torch is imported
 
 from collections.abc import Mapping
 

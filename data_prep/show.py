@@ -5,9 +5,9 @@ series. Sequences are (L,) ids or (L, F) features without their padding, possibl
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("show")  # before torch is imported
 
 import textwrap
 from collections.abc import Callable, Sequence

@@ -21,8 +21,8 @@ from lra.config.experiment import Experiment
 from lra.report.overview import score_table
 from lra.results.summary import collect
 from lra.runs import checkpoint
-from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
+from lra.train.run import run_seeds
 
 TASK = "listops"
 CONTROL = "mean"

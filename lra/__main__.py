@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .startup import abandon_stdout, begin
+from .startup import begin, show
 
 
 class EntryPoint(NamedTuple):
@@ -60,15 +60,12 @@ def main() -> None:
     begin()
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        try:
-            print(overview(), flush=True)
-        except BrokenPipeError:
-            abandon_stdout()
+        show(overview())
         return
     if arguments[0] == "--version":
         from . import __version__
 
-        print(f"lra-suite {__version__}")
+        show(f"lra-suite {__version__}")
         return
     words, entry = find(arguments)
     # Like ``python -m``, find custom classes in the working directory; a console script searches its own folder.

@@ -13,7 +13,10 @@ SPINS = "1000"
 
 
 def begin() -> None:
-    """Prepare this process for a command; ``lra`` and every ``__main__`` module call it before they import torch."""
+    """Prepare this process for a command; ``lra`` and every module that runs as one call it before they import torch.
+
+    A command with a yaml in ``conf`` calls ``lra.config.manual.begin``, which also answers --help.
+    """
     refuse_other_platforms()
     refuse_deleted_folder()
     wait_briefly()
@@ -57,6 +60,14 @@ def end_quietly() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+
+
+def show(text: str) -> None:
+    """Print a text at once, and no error if nobody reads stdout any more, as under ``| head``."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        abandon_stdout()
 
 
 def abandon_stdout() -> None:

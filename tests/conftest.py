@@ -26,6 +26,8 @@ from beartype import beartype
 # Check the shapes in signatures at every call, unless LRA_CHECK_SHAPES=0. The import hook must precede all imports of
 # lra. Excluded are lra.ops.triton and lra.model.dropout, whose source Triton and numba compile.
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
+    # Whether the current test is about commands: their shapes are not checked.
+    in_commands = False
 
     def check_shapes(function):
         """Check annotations of tensors only; options have their own checks, whose messages are tested."""
@@ -38,7 +40,7 @@ if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
     checked_modules = [*ops, *model, "lra.attention", "lra.reference", "lra.varlen"]
     jaxtyping.install_import_hook(checked_modules, "conftest.check_shapes")
     # torch.compile and torch.export cannot trace the checks, so they see the plain functions.
-    type(jaxtyping.config).jaxtyping_disable = property(lambda _: torch.compiler.is_compiling())
+    type(jaxtyping.config).jaxtyping_disable = property(lambda _: torch.compiler.is_compiling() or in_commands)
 
 from support.faster import interpret_faster, read_yamls_once, share_compositions
 
@@ -78,6 +80,12 @@ def pytest_collection_modifyitems(items):
         if not set(KERNELS[1:]).isdisjoint(value for value in values if isinstance(value, str)):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
+
+
+def pytest_runtest_setup(item):
+    """Check shapes in the tests of mechanisms and models; in tests of commands that would take a fifth of the time."""
+    global in_commands
+    in_commands = item.path.parent.name not in ("attention", "maps", "model", "ops", "studies")
 
 
 def pytest_collection_finish():

@@ -1,6 +1,7 @@
 """Start-up of entry points: thread settings, Ctrl-C, missing packages, the lra command, wheel, numba cache."""
 
 import importlib
+import inspect
 import os
 import re
 import runpy
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
+from typing import get_type_hints
 
 import pytest
 
@@ -181,6 +183,23 @@ def test_help_and_version_do_not_import_torch(arguments):
         assert command_names >= {*commands.split()}
     code = "from lra import __main__ as cli; cli.main(); import sys; print('torch' in sys.modules)"
     assert process("-c", code, *arguments).stdout.endswith("\nFalse\n")
+
+
+def test_help_of_each_command_needs_no_torch():
+    """Each command names its yaml twice: in ``begin``, which runs before torch is imported, and in its options."""
+    names = set()
+    modules = {entry.module for entry in cli.entries().values() if ":" not in entry.module}
+    for module in modules - {"lra.studies.pretrained"}:  # needs an optional package
+        is_package = find_spec(module).submodule_search_locations is not None
+        command = importlib.import_module(f"{module}.__main__" if is_package else module)
+        functions = [value.__wrapped__ for value in vars(command).values() if hasattr(value, "__wrapped__")]
+        for kind in (kind for function in functions for kind in get_type_hints(function).values()):
+            if hasattr(kind, "conf"):
+                names.add(kind.conf)
+                assert f'begin("{kind.conf}")' in inspect.getsource(command)
+    assert len(names) == 20
+    code = "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('lra.train', run_name='__main__')"
+    assert "\ntask= adding chain" in process("-c", code, "--help").stdout
 
 
 UNKNOWN = {

@@ -1,9 +1,9 @@
 """python -m lra.bench: time, memory and rounding error of mechanisms, alone, in a block and in a step of the model."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("bench")  # before torch is imported
 
 import itertools
 import time

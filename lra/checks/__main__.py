@@ -1,10 +1,11 @@
 """python -m lra.checks attn=<name>: run the checks that every mechanism passes."""
 
 if __name__ == "__main__":
-    from lra.startup import begin, interpret_kernels
+    from lra.config.manual import begin
+    from lra.startup import interpret_kernels
 
     # Before torch is imported.
-    begin()
+    begin("checks")
     # The checks compute on the CPU.
     interpret_kernels()
 

@@ -5,20 +5,17 @@ import functools
 import os
 import re
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import hydra
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from .. import __version__
 from ..console import log, plural, visible
 from ..startup import abandon_stdout, interruptible
 from . import CONF
@@ -26,7 +23,6 @@ from .compose import overrides_of
 from .errors import AlreadyReported, explain, is_user_error
 from .options import Options
 from .quoting import escape, override
-from .recipes import choices
 from .workers import Workers
 
 
@@ -78,12 +74,6 @@ class Command:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
         try:
             interruptible()
-            if {"-h", "--help"} & set(sys.argv):
-                print(manual(self.kind.conf), flush=True)
-                return
-            if "--version" in sys.argv:
-                print(f"lra-suite {__version__}", flush=True)
-                return
             self._start_hydra()
             # Flush here: at the end of the process a closed pipe would print a traceback.
             sys.stdout.flush()
@@ -160,36 +150,6 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
         log(f"lra: failed: {reason}")
         return error, reason
     return None, ""
-
-
-def manual(name: str) -> str:
-    """Return the text of conf/<name>.yaml, whose comments explain its keys, and the names in the groups it lists.
-
-    It needs no valid configuration, unlike Hydra's own help, for which a command's mandatory groups must be set.
-    """
-    groups = _groups(name) - {"hydra"}
-    lines = [(CONF / f"{name}.yaml").read_text()]
-    if groups:
-        lines.append("# <group>=<name> reads conf/<group>/<name>.yaml; its keys are options too, such as attn.count=32")
-    if "experiment" in groups:
-        lines.append("# experiment=<family>_<task> reads a section of conf/experiment/recipes/<family>.yaml")
-    for group in sorted(groups):
-        names = " ".join(choices(group))
-        lines.append(textwrap.fill(f"{group}= {names}", width=120, subsequent_indent="  ", break_on_hyphens=False))
-    lines.append("# --cfg job after other overrides prints the configuration they make; --hydra-help: options of hydra")
-    return "\n".join(lines)
-
-
-def _groups(name: str) -> set[str]:
-    """The groups in the defaults list of conf/<name>.yaml and of the yamls that it extends."""
-    groups: set[str] = set()
-    for entry in yaml.safe_load((CONF / f"{name}.yaml").read_text())["defaults"]:
-        if isinstance(entry, dict):
-            # Such as {"override task": "listops"} and {"attn": "???"}.
-            groups |= {key.split()[-1] for key in entry}
-        elif entry != "_self_":
-            groups |= _groups(entry)
-    return groups
 
 
 def _shows_traceback(error: Exception) -> bool:

@@ -1,9 +1,9 @@
 """python -m lra.evaluate runs=<runs> examples=20000: score best checkpoints on fresh examples of their task."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("evaluate")  # before torch is imported
 
 import sys
 import time

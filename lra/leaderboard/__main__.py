@@ -1,9 +1,9 @@
 """python -m lra.leaderboard: results on the Long Range Arena, printed, measured and submitted."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("leaderboard")  # before torch is imported
 
 import sys
 from pathlib import Path

@@ -1,10 +1,10 @@
 """python -m lra.maps run=<run directory>: the attention map of a trained model on one example, as a figure."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("maps")
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
 """python -m lra.report: tables and figures of the records of every study, next to the published values."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("report")  # before torch is imported
 
 from pathlib import Path
 from typing import Annotated, ClassVar

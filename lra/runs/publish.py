@@ -1,9 +1,9 @@
 """python -m lra.runs.publish runs=runs/<study>: add finished runs to the tables in runs/published."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("publish")  # before torch is imported
 
 from collections import defaultdict
 from pathlib import Path

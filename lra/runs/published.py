@@ -8,6 +8,7 @@ describes how the runs were made. A published run keeps the path of its run dire
 
 import functools
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -136,10 +137,10 @@ def _read_choices(path: Path) -> dict[str, dict[str, Any]]:
 def _read_curves(path: Path) -> dict[tuple, list[dict[str, float]]]:
     """Read curves.csv: the evaluations of the runs by task, label and seed."""
     table = pd.read_csv(path, float_precision="round_trip", na_values="", **_VERBATIM)
-    curves = {}
-    for key, group in table.groupby(KEY):
-        lines = group.drop(columns=KEY).to_dict("records")
-        curves[key] = [_without_nan(line) for line in lines]
+    curves: dict[tuple, list[dict[str, float]]] = defaultdict(list)
+    for line in table.to_dict("records"):
+        key = tuple(line.pop(name) for name in KEY)
+        curves[key].append(_without_nan(line))
     return curves
 
 

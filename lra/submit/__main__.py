@@ -1,9 +1,10 @@
 """python -m lra.submit runs=<runs> name=<name>: check runs and write the folder of a submission."""
 
 if __name__ == "__main__":
-    from lra.startup import begin, interpret_kernels
+    from lra.config.manual import begin
+    from lra.startup import interpret_kernels
 
-    begin()  # before torch is imported
+    begin("submit")  # before torch is imported
     # The checks of mechanisms compute on the CPU.
     interpret_kernels()
 

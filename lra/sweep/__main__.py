@@ -1,9 +1,9 @@
 """python -m lra.sweep sweep=selection: skip, resume or start every run of a grid by one of hydra's launchers."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
-    begin()  # before torch is imported
+    begin("sweep")  # before torch is imported
 
 import signal
 from collections import defaultdict

@@ -1,1 +1,1 @@
-"""python -m lra.train, see ``lra.train.__main__``."""
+"""python -m lra.train, see ``lra.train.run``."""

@@ -4,21 +4,25 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import experiment
+from conftest import config, experiment
 from support import features
-from support.features import TOKEN_SIZES, D, H, check, qkv, sized, tokens
+from support.features import PATTERNS, TOKEN_SIZES, D, H, check, qkv, sized, tokens
 from torch import nn
 
 from lra.attention import fnet
+from lra.attention.base import Sizes
+from lra.attention.dba import DBA
 from lra.attention.flare import FLARE
 from lra.attention.fnet import FNet
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.linformer import Linformer
+from lra.attention.luna import Luna
 from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
 from lra.attention.soft import Soft
 from lra.attention.softmax import Softmax
 from lra.attention.synthesizer import Dense, Factorised, Random
+from lra.attention.transformer_ls import TransformerLS
 from lra.model.multihead import Multihead
 from lra.ops.newton import newton
 from lra.ops.pinv import cubic, exact
@@ -30,6 +34,7 @@ from lra.reference import skyformer as skyformer_reference
 from lra.reference import soft as soft_reference
 from lra.reference import softmax as softmax_reference
 from lra.reference import synthesizer as synthesizer_reference
+from lra.reference import transformer_ls as ls_reference
 
 SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
 SAMPLES = 3
@@ -208,3 +213,90 @@ def test_soft_matches_reference(options, normalise):
         return attention(q, v, bottleneck_tokens(soft, at, q), steps=8, init=init, ridge=ridge)
 
     check(soft, oracle, 23, shared=True, spread=2.0)
+
+
+HEADS, LATENTS, WIDTH = 2, 3, 6
+LS_DIM, LS_LENGTH, RANK = 6, 11, 3
+OPTIONS = {Luna: {"rows": LATENTS}, DBA: {"latents": LATENTS, "width": WIDTH}}
+
+
+def memory_layer(kind, **options):
+    torch.manual_seed(0)
+    sizes = Sizes(heads=HEADS, head_dim=DIM // HEADS, value_dim=DIM // HEADS, length=16, dropout=0.1)
+    return kind(sizes, dim=DIM, hidden=12, **(OPTIONS[kind] | options)).double().eval()
+
+
+def maps(query, context, width):
+    """Maps of queries, keys and values. Tied keys and values are the same DIM outputs."""
+    return query, lambda c: context(c)[:, :width], lambda c: context(c)[:, -DIM:]
+
+
+def luna_formula(block, tokens, memory):
+    pack = maps(block.pack_query, block.pack_context, DIM)
+    unpack = maps(block.unpack_query, block.unpack_context, DIM)
+    y, packed = latents_reference.luna(tokens, block.packed_norm(memory), pack, unpack, HEADS)
+    return y, memory + packed
+
+
+def dba_formula(block, tokens, memory):
+    compress = maps(block.compress_query, block.compress_context, WIDTH)
+    latent = maps(block.latent_query, block.latent_context, WIDTH)
+    return latents_reference.dba(tokens, memory, compress, latent, block.latent_norm, block.expand, HEADS)
+
+
+def layer_oracle(block, x, real, memory):
+    out, packed = torch.zeros_like(x), torch.zeros_like(memory)
+    formula = luna_formula if isinstance(block, Luna) else dba_formula
+    for n in range(len(x)):
+        y, packed[n] = formula(block, block.token_norm(x[n, real[n]]), memory[n])
+        hidden = x[n, real[n]] + block.output(y)
+        out[n, real[n]] = hidden + block.mlp(block.mlp_norm(hidden))
+    return out, packed
+
+
+@pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
+@PATTERNS
+def test_luna_and_dba_match_reference_over_two_layers(kind, options, pattern):
+    first_layer, second_layer = memory_layer(kind, **options), memory_layer(kind, **options, first=False)
+    x, mask = tokens(DIM, L), features.masks(L)[pattern]
+    real = features.all_real(mask, L)
+    first_out, memory = first_layer(x, mask, None)
+    out, last_memory = second_layer(first_out, mask, memory)
+    expected, packed = layer_oracle(first_layer, x, real, first_layer.start.expand(3, -1, -1))
+    torch.testing.assert_close((first_out[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
+    expected, packed = layer_oracle(second_layer, expected, real, packed)
+    torch.testing.assert_close(last_memory, packed, rtol=1e-12, atol=1e-12)
+    features.same_with_gradients(out[real], expected[real], [x, *first_layer.parameters(), *second_layer.parameters()])
+
+
+@pytest.mark.parametrize("words", [("luna", "attn.rows=4"), ("dba",)])
+def test_only_first_layer_has_initial_memory_parameter(words):
+    model = config(*words, "task.length=32").classifier()
+    assert [name for name, _ in model.named_parameters() if name.endswith("start")] == ["blocks.0.start"]
+
+
+@PATTERNS
+@pytest.mark.parametrize("window, kernel", [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)])
+@torch.no_grad()
+def test_transformer_ls_matches_reference(pattern, window, kernel):
+    """Padded positions are compared too: they hold output(0)."""
+    torch.manual_seed(0)
+    mixer = TransformerLS(TOKEN_SIZES, dim=LS_DIM, rank=RANK, window=window, kernel=kernel).double().eval()
+    for norm in (mixer.token_norm, mixer.compressed_norm):
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    if kernel:
+        assert not mixer.conv.weight.any()
+        torch.nn.init.normal_(mixer.conv.weight)
+    x, mask = tokens(LS_DIM, LS_LENGTH), features.masks(LS_LENGTH)[pattern]
+    real = features.all_real(mask, LS_LENGTH)
+    mixed = torch.zeros(len(x), LS_LENGTH, H * D, dtype=x.dtype)
+    for n in range(len(x)):
+        at = real[n].nonzero()[:, 0]
+        q, k, v = mixer.inputs(x[n, at]).split(H * D, -1)  # (n,H D)
+        k, v = mixer.token_norm(k), mixer.token_norm(v)
+        options = {"heads": H, "window": window, "norm": mixer.compressed_norm}
+        mixed[n, at] = ls_reference.attention(q, k, v, mixer.project(x[n, at]), at, **options)
+        if kernel:
+            mixed[n] += ls_reference.convolution(v, at, mixer.conv.weight[:, 0, :, 0], LS_LENGTH)
+    torch.testing.assert_close(mixer(x, mask), mixer.output(mixed), rtol=1e-11, atol=1e-12)

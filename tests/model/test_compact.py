@@ -11,8 +11,8 @@ from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.model.multihead import Multihead
 from lra.ops.selection import SelectionOptions, select
-from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
+from lra.train.run import run_seeds
 from lra.varlen import GROUP_SIZE, VarlenLayout
 
 LENGTH, BLACK = 128, 5

@@ -20,8 +20,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from lra.io.lock import hold
 from lra.runs import checkpoint, config_file, record
-from lra.train import __main__ as main
 from lra.train import distributed, optim, plan
+from lra.train import run as main
 from lra.train.__main__ import train
 from lra.train.callbacks import Report, Stopwatch
 from lra.train.lit import LitClassifier, loss
@@ -269,7 +269,7 @@ def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, mo
             raise RuntimeError("out of\nmemory")
         finished_labels.append(plan.experiment.label)
 
-    monkeypatch.setattr("lra.train.__main__.run_seed", seed)
+    monkeypatch.setattr("lra.train.run.run_seed", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
     stop, _, error = call(train, "-m", *words, "model.heads=3,2", "attn=sdpa,linear,luna")
     assert finished_labels == ["sdpa", "luna"]

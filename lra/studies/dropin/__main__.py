@@ -5,10 +5,10 @@ costs are JSON files, and one table shows all of them.
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("dropin")
 
 import math
 from collections.abc import Callable

@@ -4,10 +4,10 @@ The first table and the figures correspond to Table 1 and Figure 4 of PSF-Attn.
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("factorise")
 
 import hashlib
 import json

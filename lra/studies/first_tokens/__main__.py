@@ -1,10 +1,10 @@
 """python -m lra.studies.first_tokens runs=runs/published/bf16: the share of outcomes that first tokens explain."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("first_tokens")
 
 import sys
 from collections.abc import Sequence

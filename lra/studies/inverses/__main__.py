@@ -1,10 +1,10 @@
 """python -m lra.studies.inverses: the convergence of iterative inverses, and spectral norms of their matrices."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("inverses")
 
 import itertools
 from collections.abc import Iterable

@@ -1,10 +1,10 @@
 """python -m lra.studies.lengths 'mechanisms=[sdpa,psf]': errors of mechanisms over the length of a task."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("lengths")
 
 import re
 from collections.abc import Iterable

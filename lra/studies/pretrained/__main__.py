@@ -6,10 +6,10 @@ they then classify embeddings of the test examples by the model with CUR.
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("pretrained")
 
 import json
 from collections.abc import Mapping

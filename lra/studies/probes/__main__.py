@@ -1,10 +1,10 @@
 """python -m lra.studies.probes run=<run directory>: how far a model looks, and its scores with other mechanisms."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("probes")
 
 from pathlib import Path
 from typing import Annotated, ClassVar

@@ -1,10 +1,10 @@
 """python -m lra.studies.transfer run=<run directory> attn=cur_step: a run's weights with another mechanism."""
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("transfer")
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ from ...runs import record
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
 from ...train import plan as plans
-from ...train.__main__ import fit
+from ...train.run import fit
 from ...train.trainer import evaluate
 from ..examples import gather_batches, select_by_length
 from ..qkv import mechanisms

@@ -4,10 +4,10 @@ The figures have the axes of CURformer's ViT study (section 7, Figures 5 to 7).
 """
 
 if __name__ == "__main__":
-    from lra.startup import begin
+    from lra.config.manual import begin
 
     # Before torch is imported.
-    begin()
+    begin("transfer_show")
 
 from pathlib import Path
 from typing import Any, ClassVar
