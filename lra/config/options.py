@@ -77,8 +77,10 @@ class Options(Section):
         cls.check_unresolved(to_tree(config))
         groups = hydra_config.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
-        keys = [str(key) for key in config if key not in cls.unread]
-        tree = to_tree(OmegaConf.masked_copy(config, keys), resolve=True)
+        if cls.unread:
+            keys = [str(key) for key in config if key not in cls.unread]
+            config = OmegaConf.masked_copy(config, keys)
+        tree = to_tree(config, resolve=True)
         options = cls.parse(tree).resolve()
 
         # Overrides as they were written, ${...} included. The command that prepares the data repeats those of the data.

@@ -203,13 +203,8 @@ def options_of(function: Callable, passed: Collection[str] = ()) -> tuple[dict[s
     required: set[str] = set()
     # Base classes come first, so that a class replaces the annotations of its bases.
     for definition in _definitions(function):
-        try:
-            signature = inspect.signature(definition)
-        # A builtin has no signature.
-        except ValueError:
-            continue
-        hints = _type_hints(definition)
-        for key, parameter in signature.parameters.items():
+        parameters, hints = _signature(definition)
+        for key, parameter in parameters.items():
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 # A dataclass stands for its fields.
                 if is_dataclass(hints.get(key)):
@@ -235,9 +230,15 @@ def _definitions(function: Callable) -> list[Callable]:
     return [owner.__init__ for owner in reversed(owners)]
 
 
-def _type_hints(function: Callable) -> dict[str, Any]:
+@functools.cache
+def _signature(function: Callable) -> tuple[Mapping[str, inspect.Parameter], dict[str, Any]]:
+    """The parameters of a function and their annotations; none for a builtin, which has no signature."""
     try:
-        return get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return {}, {}
+    try:
+        return parameters, get_type_hints(function, include_extras=True)
     # An annotation that only a type checker can resolve.
     except Exception:
-        return {}
+        return parameters, {}

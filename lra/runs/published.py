@@ -107,7 +107,7 @@ def read(study: Path) -> dict[Path, Published]:
         raise ValueError(f"{study} does not hold tables of published runs ({type(error).__name__}: {error})") from None
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
     choices = _read_choices(study / CONFIGS)
     curves = _read_curves(study / CURVES)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import config, experiment
+from conftest import config, experiment, slow
 from support import features
 from support.features import PATTERNS, TOKEN_SIZES, D, H, check, qkv, sized, tokens
 from torch import nn
@@ -38,7 +38,7 @@ from lra.reference import transformer_ls as ls_reference
 
 SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
 SAMPLES = 3
-SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
+SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), slow(64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
 KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
 DIM, L = 8, 9
 MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]

@@ -130,7 +130,8 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
 
 def trained(folder: Path, *args: str) -> record.RunRecord:
     """Train with the smoke budget on data prepared in folder/data; return the run record."""
-    config = experiment(*args, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
+    folders = [f"runs={folder / 'runs'}", f"data.root={folder / 'data'}"]
+    config = experiment(*args, "budget=smoke", "seeds=[0]", "data.eval_batch=64", *folders)
     if (source := config.task_data().source).stored:
         source.prepare(folder / "data")
     train.__wrapped__(config)

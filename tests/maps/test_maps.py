@@ -164,7 +164,7 @@ def test_each_display_draws_with_and_without_full_map(display, tmp_path):
 
 @pytest.fixture(scope="module")
 def run_dir(data_root, tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("runs"), attn="cur_abs")
+    return trained(tmp_path_factory.mktemp("runs"), "model.layers=2", attn="cur_abs")
 
 
 @pytest.fixture

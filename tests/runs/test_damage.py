@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import assert_error, error_message, run_killed, slow
 from support.records import PHASE, flip, replace_text
-from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
+from support.training import FAST, assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
 from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench
@@ -28,7 +28,7 @@ from lra.studies.transfer.show import show as tables
 from lra.train.__main__ import train
 from lra.train.pretrain import PretrainDir
 
-SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
+SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu", *FAST]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}"
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]

@@ -20,7 +20,8 @@ from lra.train.callbacks import Checkpoints
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
 DIAGNOSTICS = {"val_loss", "output_std", "live_units", "collapsed"}
-LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
+FAST = ("model.layers=1", "data.eval_batch=64")
+LONGER = (*FAST, "trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 # The training function without the command line.
 train_config = train.__wrapped__
 
@@ -34,7 +35,7 @@ def result(folder):
 
 
 def smoke(runs, *overrides, attn="cur_random"):
-    return config(attn, f"runs={runs}", "seeds=[0]", "data.pad=batch", *overrides)
+    return config(attn, f"runs={runs}", "seeds=[0]", "data.pad=batch", *FAST, *overrides)
 
 
 def trained(runs, *overrides, attn="cur_random"):
