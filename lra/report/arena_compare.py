@@ -39,12 +39,13 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     Returns:
         The table; None without two mechanisms that have two seeds each.
     """
-    # Lines of the usual training of the two-layer encoder, named by the bare label (others have a remark, such as
-    # "longer training"), with a spread over seeds.
+    # Lines with a spread over seeds, of the usual training of the two-layer encoder: named by the bare label (others
+    # have a remark, such as "longer training"), which has no changed option, such as the learning rate.
     compared = []
     for entry in lines:
         is_compared = entry.row.label.startswith("cur_") or entry.row.label == EXACT
-        if is_compared and entry.name == entry.row.label and len(entry.fresh) > 1:
+        is_usual = entry.name == entry.row.label and "=" not in entry.row.label
+        if is_compared and is_usual and len(entry.fresh) > 1:
             compared.append(entry)
     # Only scores on the same examples are compared: on the examples that most mechanisms share.
     if not compared:

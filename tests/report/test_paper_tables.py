@@ -253,9 +253,10 @@ def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     ((_, cells),) = arena_tables(arena_runs)["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")
     assert cells[1].value == pytest.approx(7, abs=2)
-    # Exact attention is compared too, a longer training is not.
+    # Exact attention is compared too, a longer training and another learning rate are not.
     rng = np.random.default_rng(1)
-    for study, label in (("paper-paper", "sdpa"), ("curformer_listops-paper-paper", "cur_abs")):
+    others = (("curformer_listops-paper-paper", "cur_abs"), ("paper-paper", "cur_step-optim.lr=0.01"))
+    for study, label in (("paper-paper", "sdpa"), *others):
         for seed in range(2):
             path = add(arena_runs, study=study, label=label, seed=seed, test=20.0, steps=20_000)
             fresh(path.parent, 0.2, seed, rng)
