@@ -28,7 +28,6 @@ from hydra._internal.hydra import Hydra
 # Check the shapes in signatures at every call, unless LRA_CHECK_SHAPES=0. The import hook must precede all imports of
 # lra. Excluded are lra.ops.triton and lra.model.dropout, whose source Triton and numba compile.
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
-    # Whether the current test is about commands: their shapes are not checked.
     in_commands = False
 
     def check_shapes(function):
@@ -105,6 +104,7 @@ for name in ("LRA_RELEASE", "LRA_TRACEBACK"):
 if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
     interpret_faster()
 read_yamls_once()
+Hydra.get_mode = lambda *_, **__: None  # it would compose the configuration once more
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -138,8 +138,6 @@ def call(monkeypatch, capfd):
     def run(entry, *words):
         capfd.readouterr()
         monkeypatch.setattr(sys, "argv", ["lra", *words])
-        # Hydra would compose the configuration once more to read the multirun mode.
-        monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
         try:
             entry()
             stop = None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 
-# (on a light background, on a dark background). They differ in lightness, for colour-blind readers, and in hue. Each has
-# a contrast of at least 3 with its background, as WCAG 2.1 asks for graphics.
+# (on a light background, on a dark background). They differ in lightness, for colour-blind readers, and in hue. Their
+# contrast with the background is at least 3, as WCAG 2.1 asks for graphics.
 COLOURS = (
     ("#0086f2", "#86b9fd"),
     ("#003200", "#15bc8d"),

@@ -31,8 +31,7 @@ from lra.runs import record
 from lra.train.__main__ import train
 
 show_baselines = baselines.baselines.__wrapped__
-HEAD = b"Source\tTarget\n"
-LISTOPS = {f"basic_{name}.tsv": HEAD + b"[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
+LISTOPS = {f"basic_{name}.tsv": server.HEAD + b"[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
 PYTHON_BATCH = pickle.dumps({b"data": RECORDS["test_batch"][:3, 1:], b"labels": [1, 2, 2]})
 PYTHON_BATCHES = {f"cifar-10-batches-py/{name}": PYTHON_BATCH for name in RECORDS}
@@ -179,15 +178,15 @@ REVIEWS = dict.fromkeys([f"aclImdb/{folder}/0_5.txt" for folder in ("train/pos",
 # The expected output, and the files to change.
 DAMAGED_FILES = {
     "basic_val.tsv.gz is damaged": {"l/basic_val.tsv": None, "l/basic_val.tsv.gz": CUT},
-    "basic_val.tsv, line 3: 1 columns instead of 2": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2\n[MIN 3"},
-    "basic_val.tsv, line 2: the answer is 2, not 3": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t3\n"},
+    "basic_val.tsv, line 3: 1 columns instead of 2": {"l/basic_val.tsv": server.HEAD + b"[MAX 1 2 ]\t2\n[MIN 3"},
+    "basic_val.tsv, line 2: the answer is 2, not 3": {"l/basic_val.tsv": server.HEAD + b"[MAX 1 2 ]\t3\n"},
     "basic_val.tsv is a web page (HTML)": {"l/basic_val.tsv": HTML},
     "new_aan_pairs.eval.tsv: is empty": {"r/new_aan_pairs.eval.tsv": b""},
     "l/basic_test.tsv: is missing": {"l/basic_test.tsv": None},
     "test.tsv, line 1: the label is '2.0', not 0.0": {"r/new_aan_pairs.test.tsv": b"2.0\ta\tb\tc\td\n"},
-    "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": HEAD + b"[SUM 1 2 ]\t3\n"},
-    "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
-    "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": HEAD + b"1\n" * 50},
+    "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": server.HEAD + b"[SUM 1 2 ]\t3\n"},
+    "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": server.HEAD + b"\n[SM 1 2 ]\t3\n"},
+    "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": server.HEAD + b"1\n" * 50},
     f"{INNER}: 5 more faults": dict.fromkeys([f"{INNER}/imgs/8/sample_{i}.png" for i in range(10)]),
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is not a readable image of 32 x 32": {IMAGE: SMALL},
@@ -200,7 +199,7 @@ DAMAGED_FILES = {
     "test_batch.bin: is missing": {BATCH: RECORDS["test_batch"].tobytes()},
     "aclImdb/train/neg: is missing": REVIEWS,
     "q lacks test-1-of-2.arrow": {"q/test-0-of-2.arrow": b""},
-    "tolerated: l/basic_val.tsv, line 2: no line end": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2"},
+    "tolerated: l/basic_val.tsv, line 2: no line end": {"l/basic_val.tsv": server.HEAD + b"[MAX 1 2 ]\t2"},
 }
 
 
@@ -292,7 +291,7 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
 
 
 def test_inspect_compares_copies(tmp_path, inspected):
-    other_content = LISTOPS | {"basic_val.tsv": HEAD + b"1\t1\n"}
+    other_content = LISTOPS | {"basic_val.tsv": server.HEAD + b"1\t1\n"}
     for second_copy, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
         root = write_folder(tmp_path / "root", nest("a", LISTOPS) | nest("a/b", second_copy))
         assert f"listops: {verdict}" in inspected(root)[1]
@@ -302,7 +301,7 @@ def listops_differences(lines):
     """How ListOps with these lines in each file differs from the official data."""
     collector = survey.ListOpsCollector("here")
     for name in collector.files.values():
-        collector.add(name, [HEAD, *lines])
+        collector.add(name, [server.HEAD, *lines])
     return "\n".join(collector.differences(collector.splits))
 
 
@@ -322,7 +321,7 @@ INVALID = {"": "usage", "a b": "usage", "/nowhere": "/nowhere does not exist", "
 
 @pytest.mark.parametrize("words", INVALID)
 def test_inspect_prints_usage_or_reason_for_invalid_arguments(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(write_folder(tmp_path, {"a.tsv": HEAD}))
+    monkeypatch.chdir(write_folder(tmp_path, {"a.tsv": server.HEAD}))
     assert inspect.main(words.split()) == 1 and INVALID[words] in "".join(capsys.readouterr())
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from docs_commands import checked
 from docs_pages import BLOCKS, COMMANDS, OWN, ROOT, Command, commands, module_form, write_examples
-from hydra._internal.hydra import Hydra
 
 from lra.bench import contestants
 from lra.board import chapter as board
@@ -132,8 +131,6 @@ def run(command: Command, patch: pytest.MonkeyPatch) -> None:
         budget = next((word for word in command.words if word.startswith("budget=")), "budget=paper")
         words.append(f"study=paper-{budget.removeprefix('budget=')}")
     patch.setattr(sys, "argv", [entry, *words])
-    # Hydra would compose the configuration once more to read the multirun mode.
-    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     try:
         runpy.run_module(entry, run_name="__main__")
     except SystemExit as stop:

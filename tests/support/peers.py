@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support import features
 
 from lra.attention.base import Sizes
 
@@ -35,12 +36,8 @@ def same(ours, theirs, rtol=1e-11, atol=1e-12):
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
-def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
-    """Compare outputs and the gradients of a random linear function of them with respect to x."""
-    same(ours, theirs, rtol, atol)
-    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
-    grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
-    same(*grads, 10 * rtol, 10 * atol)
+def same_with_gradients(ours, theirs, x):
+    features.same_with_gradients(ours, theirs, [x], rtol=1e-11, atol=1e-12)
 
 
 def tokens(length=L):
