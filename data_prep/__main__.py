@@ -4,9 +4,16 @@ lra data inspect PATH describes what a folder or an archive holds.
 """
 
 if __name__ == "__main__":
+    import sys
+
+    from lra import startup
     from lra.config.manual import begin
 
-    begin("data")  # before torch is imported
+    # Before torch is imported. Other commands, such as show, answer --help themselves.
+    if sys.argv[1:] and sys.argv[1].isidentifier():
+        startup.begin()
+    else:
+        begin("data")
 
 import hashlib
 import runpy
@@ -190,11 +197,7 @@ def command(arguments: list[str]) -> None:
     first = arguments[0] if arguments else ""
     if first == "inspect":
         sys.exit(inspect.main(arguments[1:]))
-    elif first == "export":
-        from .export import main as export
-
-        export(arguments[1:])
-    elif first in ("show", "baselines", "bench"):
+    elif first in ("show", "export", "baselines", "bench"):
         sys.argv[1:] = arguments[1:]
         runpy.run_module(f"data_prep.{first}", run_name="__main__", alter_sys=True)
     elif first and "=" not in first and not first.startswith(("-", "+", "~")):

@@ -4,15 +4,19 @@ Layouts: ``release``, the official files of the Long Range Arena; ``pickle``, th
 ``npz``, arrays; ``parquet``, columns. A README with provenance and ``SHA256SUMS`` are written next to the data.
 """
 
+if __name__ == "__main__":
+    from lra.config.manual import begin
+
+    begin("export")  # before torch is imported
+
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from lra import __version__
-from lra.config.entry import main as command
+from lra.config.entry import main
 from lra.config.options import TaskOptions
 from lra.config.quoting import command_line, override
 from lra.console import log
@@ -64,7 +68,7 @@ class ExportOptions(TaskOptions):
     out: Path
 
 
-@command(ExportOptions)
+@main(ExportOptions)
 def export(options: ExportOptions) -> None:
     """Write the data of a task; a generated task that is not prepared yet is prepared first.
 
@@ -163,13 +167,5 @@ def _write_sums(folder: Path, progress: Progress) -> None:
             progress("checksums", number, len(paths))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with the arguments after ``export``; None for the arguments of this process."""
-    # The options are parsed from sys.argv.
-    if argv is not None:
-        sys.argv[1:] = list(argv)
-    export()
-
-
 if __name__ == "__main__":
-    main()
+    export()

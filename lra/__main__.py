@@ -33,7 +33,7 @@ ENTRIES = {
     "data": EntryPoint("data_prep", "prepare or verify data: data task=listops; data show, baselines, inspect, export"),
     "data show": EntryPoint("data_prep.show"),
     "data inspect": EntryPoint("data_prep.inspect:main"),
-    "data export": EntryPoint("data_prep.export:main"),
+    "data export": EntryPoint("data_prep.export"),
     "data baselines": EntryPoint("data_prep.baselines"),
     "data floors": EntryPoint("data_prep.baselines"),  # the older name
     "data bench": EntryPoint("data_prep.bench"),

@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 from importlib.util import find_spec
 from types import FrameType
 
@@ -56,18 +57,24 @@ def interpret_kernels() -> None:
 def end_quietly() -> None:
     """Let Ctrl-C during an import print "lra: interrupted" and exit with status 1, until ``interruptible`` is called.
 
-    Outside of imports it raises KeyboardInterrupt as usual. A handler that another program has set is kept.
+    Outside of imports it raises KeyboardInterrupt as usual. A handler that another program has set is kept, and nothing
+    changes in a thread, where Python sets no handlers.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def show(text: str) -> None:
-    """Print a text at once, and no error if nobody reads stdout any more, as under ``| head``."""
+    """Print a text and flush it. A closed pipe, as under ``| head``, is no error; a full disk is reported."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         abandon_stdout()
+    except OSError as error:
+        abandon_stdout()
+        sys.exit(f"lra: stdout cannot be written: {error.strerror}")
 
 
 def abandon_stdout() -> None:

@@ -10,7 +10,8 @@ import signal
 import sys
 import time
 
-# Tests run on the CPU, and kernels in Triton's interpreter, unless the environment makes a GPU visible.
+# Tests run on the CPU, one process per core, and kernels in Triton's interpreter, unless a GPU is made visible.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if not os.environ["CUDA_VISIBLE_DEVICES"]:
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -25,8 +26,8 @@ import torch
 from beartype import beartype
 from hydra._internal.hydra import Hydra
 
-# Check the shapes in signatures at every call, unless LRA_CHECK_SHAPES=0. The import hook must precede all imports of
-# lra. Excluded are lra.ops.triton and lra.model.dropout, whose source Triton and numba compile.
+# Check the shapes in signatures (see pytest_runtest_setup), unless LRA_CHECK_SHAPES=0. The import hook must precede all
+# imports of lra. Excluded are lra.ops.triton and lra.model.dropout, whose source Triton and numba compile.
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
     in_commands = False
 
@@ -54,8 +55,7 @@ from lra.config.experiment import Experiment
 from lra.data.store import StoreError
 
 CHECK_SHAPES = os.environ.get("LRA_CHECK_SHAPES", "1") == "1"
-# xdist runs one process per core. A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
-torch.set_num_threads(1)
+# A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -139,10 +139,11 @@ INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 SWALLOWED = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
 
 
-@pytest.mark.parametrize("module, code", [("lra.train", INTERRUPT), ("lra", INTERRUPT), ("lra.train", SWALLOWED)])
-def test_interrupt_during_imports_prints_one_message(module, code, tmp_path):
-    (tmp_path / "torch.py").write_text(code)
-    run = process("-m", module, "train", folders=(tmp_path, ROOT), cwd=tmp_path)
+@pytest.mark.parametrize("package, code", [("torch", INTERRUPT), ("torch", SWALLOWED), ("lightning", SWALLOWED)])
+@pytest.mark.parametrize("command", ["lra.train", "lra train"])
+def test_interrupt_during_imports_prints_one_message(package, code, command, tmp_path):
+    (tmp_path / f"{package}.py").write_text(code)
+    run = process("-m", *command.split(), "task=listops", "attn=mean", folders=(tmp_path, ROOT), cwd=tmp_path)
     assert (run.returncode, run.stderr) == (1, "lra: interrupted\n")
 
 
@@ -185,17 +186,18 @@ def test_help_and_version_do_not_import_torch(arguments):
 
 
 def test_help_of_each_command_needs_no_torch():
-    """Each command names its yaml twice: in ``begin``, which runs before torch is imported, and in its options."""
+    """Each names its yaml before its imports and in its options. ``pretrained`` needs an optional package."""
     names = set()
     modules = {entry.module for entry in cli.entries().values() if ":" not in entry.module}
-    for module in modules - {"lra.studies.pretrained"}:  # needs an optional package
-        is_package = ROOT.joinpath(*module.split(".")).is_dir()
+    for module in modules - {"lra.studies.pretrained"}:
+        is_package = (ROOT / module.replace(".", "/")).is_dir()
         command = importlib.import_module(f"{module}.__main__" if is_package else module)
         functions = [value.__wrapped__ for value in vars(command).values() if hasattr(value, "__wrapped__")]
         kinds = [kind for function in functions for kind in get_type_hints(function).values() if hasattr(kind, "conf")]
-        assert all(f'begin("{kind.conf}")' in inspect.getsource(command) for kind in kinds)
+        start = re.split(r"^(?:from|import) ", inspect.getsource(command), flags=re.MULTILINE)[0]
+        assert all(f'begin("{kind.conf}")' in start for kind in kinds)
         names |= {kind.conf for kind in kinds}
-    assert len(names) == 20
+    assert len(names) == 21
     code = "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('lra.train', run_name='__main__')"
     assert "\ntask= adding chain" in process("-c", code, "--help").stdout
 

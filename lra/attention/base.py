@@ -13,8 +13,8 @@ The letters of tensor shapes, in this package and in ``lra.model``:
     c   selected tokens or landmarks
     B   blocks of a sequence, of b tokens each
 
-Signatures declare shapes with jaxtyping, and the tests check them at every call. A mask is True at real tokens;
-None means that all tokens are real.
+Signatures declare shapes with jaxtyping, and the tests of mechanisms and models check them at every call. A mask is
+True at real tokens; None means that all tokens are real.
 
 Every mechanism passes the checks of ``lra.checks``, except in the cases that ``lra/checks/exceptions.py`` lists. The
 checks require, among other things: padding never changes the output of a real token; an example has the same result

@@ -1,6 +1,7 @@
 """From the command line to a checked configuration.
 
-``entry`` makes a function a command, ``compose`` reads its configuration and ``options`` parses and names it.
+``manual`` prepares the process of a command and answers --help, ``entry`` makes a function a command, ``compose`` reads
+its configuration and ``options`` parses and names it.
 ``experiment`` is the configuration of a training, its sections are in ``schema`` and their base class in ``base``;
 ``target`` is a class or function with options, ``blocks`` builds the blocks of an encoder. ``recipes`` reads files with
 several experiments, ``errors`` explains what a user can mend, ``quoting`` writes commands that can be pasted and

@@ -1,4 +1,4 @@
-"""The start of a command: its preparations, and the answers to --help and --version, for which torch is not needed."""
+"""Start a command: prepare the process, and answer --help and --version without importing torch."""
 
 import sys
 import textwrap
@@ -32,7 +32,7 @@ def manual(name: str) -> str:
 
     It needs no valid configuration, unlike Hydra's own help, for which a command's mandatory groups must be set.
     """
-    # Hydra takes a quarter of a second to import, which only the help needs to wait for.
+    # --version does not need Hydra, which takes a quarter of a second to import.
     from .recipes import choices
 
     groups = _groups(name) - {"hydra"}

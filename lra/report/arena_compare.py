@@ -39,8 +39,8 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     Returns:
         The table; None without two mechanisms that have two seeds each.
     """
-    # Lines with a spread over seeds, of the usual training of the two-layer encoder: named by the bare label (others
-    # have a remark, such as "longer training"), which has no changed option, such as the learning rate.
+    # Compare entries with a spread over seeds, of the usual training of the two-layer encoder. Another training has a
+    # remark in its name, such as "longer training", or a changed option in its label, such as optim.lr=0.001.
     compared = []
     for entry in lines:
         is_compared = entry.row.label.startswith("cur_") or entry.row.label == EXACT

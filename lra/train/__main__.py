@@ -7,14 +7,17 @@ if __name__ == "__main__":
 
 from ..config.entry import main
 from ..config.experiment import Experiment
+from ..startup import end_quietly, interruptible
 
 
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed, see ``run.run``. Raises ValueError if the configuration cannot run."""
-    # Lightning takes seconds to import. A mistake in the options is reported before.
+    # Lightning takes seconds to import, so a mistake in the options is reported first.
+    end_quietly()
     from .run import run
 
+    interruptible()
     run(experiment)
 
 

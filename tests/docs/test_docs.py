@@ -139,7 +139,7 @@ def run(command: Command, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.first
 def test_first_pages_run_in_order(work, monkeypatch):
-    """All commands run in one working directory and build on each other."""
+    """All commands run in one working directory and build on each other. Only plain lra report draws figures."""
     write_examples(work, "README.md")
     # Two mechanisms and two tasks of the published board, since the page draws two charts for each pair.
     for study in board.published():
@@ -155,7 +155,6 @@ def test_first_pages_run_in_order(work, monkeypatch):
     left_out = ("attn=glob(*)", "logger=wandb", "trainer=gpu", "runs=runs/published")
     for command in (c for c in done.values() if not any(word.startswith(left_out) for word in c.words)):
         with monkeypatch.context() as patch:
-            # The report without options draws the figures.
             if command.words[3:]:
                 patch.setattr("lra.results.figures.save", lambda *_: {})
                 patch.setattr("lra.report.export._draw_studies", lambda *_: {})

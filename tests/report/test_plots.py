@@ -121,9 +121,8 @@ def test_colours_are_distinct_for_colour_blind_readers_and_in_grey():
         assert all(min_distance(lab(colours, vision)) > 23 for vision in COLOUR_VISION)
         assert min_distance(lab(colours)[:, :1]) > 4.6
     assert min_distance(lab([*(light for light, _ in COLOURS), INK, GROUND])[:, :1]) > 4.6
-    # A contrast of 3 with white and with the page's dark ground, #151514.
     light, dark = (lab(colours)[:, 0] for colours in zip(*COLOURS, strict=True))
-    assert light.max() < 61.6 and dark.min() > 41.7
+    assert light.max() < 61.6 and dark.min() > 41.7  # a contrast of 3 with #ffffff and #151514
 
 
 @pytest.mark.parametrize("look", [Palette.line, Palette.marker])

@@ -20,7 +20,7 @@ from lra.train.callbacks import Checkpoints
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
 DIAGNOSTICS = {"val_loss", "output_std", "live_units", "collapsed"}
-FAST = ("model.layers=1", "data.eval_batch=64")
+FAST = ("model.layers=1", "data.eval_batch=40")
 LONGER = (*FAST, "trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 # The training function without the command line.
 train_config = train.__wrapped__
