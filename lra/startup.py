@@ -14,9 +14,9 @@ SPINS = "1000"
 
 
 def begin() -> None:
-    """Prepare this process for a command; ``lra`` and every module that runs as one call it before they import torch.
+    """Prepare this process for a command, before torch is imported.
 
-    A command with a yaml in ``conf`` calls ``lra.config.manual.begin``, which also answers --help.
+    A command with a yaml in ``conf`` calls ``lra.config.manual.begin``, which calls this function and answers --help.
     """
     refuse_other_platforms()
     refuse_deleted_folder()

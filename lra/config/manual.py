@@ -8,7 +8,7 @@ from . import CONF
 
 
 def begin(name: str) -> None:
-    """Prepare this process for a command; every ``__main__`` module calls it before it imports torch.
+    """Prepare this process for a command; the module of the command calls it before it imports torch.
 
     Args:
         name: name of the command's yaml in ``conf``, whose options ``--help`` lists.

@@ -13,7 +13,8 @@ from ..startup import end_quietly, interruptible
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed, see ``run.run``. Raises ValueError if the configuration cannot run."""
-    # Lightning takes seconds to import, so a mistake in the options is reported first.
+    # Lightning takes seconds to import, so it is imported after the options have been checked. Ctrl-C during the import
+    # prints one line.
     end_quietly()
     from .run import run
 
