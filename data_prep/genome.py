@@ -15,7 +15,7 @@ from lra.data.split import ExampleChunk
 from .archive import expand, file_identity, hash_states
 from .examples import chunks
 from .file_source import FileSource
-from .lines import BYTE_ORDER_MARK, metered
+from .lines import BYTE_ORDER_MARK, impostor, metered
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 # The id of each byte, 0 for a byte that is not a letter of a sequence.
@@ -41,6 +41,9 @@ def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndar
             for number, line in enumerate(metered(file, meter), start=1):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
+                    other = impostor(line)
+                    if other is not None:
+                        raise ValueError(f"{path}, line 1: {other}")
                 line = line.strip()
                 if line.startswith(b">"):
                     # A heading ends the sequence before it.

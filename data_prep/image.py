@@ -204,6 +204,8 @@ class Image(CopySource):
         for (tokens,), label in self._grey_examples(copy.examples(part, progress)):
             images.append(tokens)
             labels.append(label)
+        if not images:
+            raise ValueError(f"{copy.path}: {part} has no example")
         return np.stack(images), np.array(labels, np.int64)
 
     def _grey_examples(self, examples: Iterator[SequenceExample], name: str = "") -> Iterator[SequenceExample]:

@@ -177,7 +177,7 @@ class ListOps(ReleaseSource):
     version = "1.0.0"
     generated = True
     licence = "generated here, MIT; the official files Apache-2.0, as google-research/long-range-arena"
-    origin = "generated; Tay et al. 2020 after Nangia & Bowman 2018"
+    origin = "generated after Nangia & Bowman 2018 and Tay et al. 2020, or the files of the Long Range Arena release"
     alphabet = ("", *TOKENS)
     sizes: dict[str, int]
     release: Reader | Release | None

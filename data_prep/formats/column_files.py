@@ -86,9 +86,11 @@ def _reject_s4_cache(file: Path) -> None:
 
 
 def _check_styles(files: list[Path]) -> None:
-    """Raise ValueError if files of a split are named in two styles."""
+    """Raise ValueError if files of a split are in two folders or are named in two styles."""
     first = files[0]
     for other in files[1:]:
+        if other.parent != first.parent:
+            raise ValueError(f"{first} and {other} are in two folders, maybe of two copies: name one of the folders")
         if _style(other) != _style(first):
             reason = "are named in two styles and may hold the same examples twice"
             raise ValueError(f"{first} and {other} {reason}: keep one of them")

@@ -154,9 +154,10 @@ class ColumnReader(Reader):
                 raise ValueError(f"{where}: {error}") from None
             if self._has_colours(tokens):
                 return tokens
-        elif isinstance(value, str) and self.kind == "expression":
+        elif isinstance(value, str | bytes) and self.kind == "expression":
             try:
-                tokens = encode(value)
+                expression = value.decode() if isinstance(value, bytes) else value
+                tokens = encode(expression)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
         elif isinstance(value, str | bytes) and self.kind == "bytes":
@@ -164,6 +165,8 @@ class ColumnReader(Reader):
             tokens = np.frombuffer(data, np.uint8)
         else:
             tokens = _ids(value, where)
+            if self.kind == "bytes" and len(tokens) and tokens[-1] == 0:
+                raise ValueError(f"{where}: ids end in 0; texts must be bytes 0 to 255 without padding, not byte + 1")
         check_length(tokens, self.length, where)
         return tokens
 

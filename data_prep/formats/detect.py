@@ -43,7 +43,8 @@ def open_copy(
 ) -> Reader | AclImdb | Cifar | None:
     """Open a copy of Text or Image: unpacked reviews, batches of CIFAR-10, or a format that ``open_reader`` reads.
 
-    Arguments and errors are the same as for ``open_reader``.
+    Arguments and errors are the same as for ``open_reader``. MEGA's and other scripts write their files next to the
+    download from which they make them, so pickles and lines of pixels in the folder come before a download below it.
 
     Returns:
         The reader; None if the path is none of these formats, so that the source reads the official one.
@@ -52,16 +53,23 @@ def open_copy(
         return None
     folder = expand(path)
     reject_zip(folder)
+    download = _open_download(folder, task)
+    if download is None:
+        return open_reader(folder, task, length=length, columns=columns)
+    has_lines = task == "image" and pixel_lines.has_files(folder)
+    if download.path != folder and (has_lines or lra_pickle.has_files(folder, task)):
+        return open_reader(folder, task, length=length, columns=columns)
+    return download
+
+
+def _open_download(path: Path, task: str) -> AclImdb | Cifar | None:
+    """Open unpacked reviews, or CIFAR-10 as torchvision's archive or unpacked; None if there are none."""
     if task == "image":
-        # torchvision's archive, or an unpacked folder.
-        batches = open_cifar(folder)
-        if batches is not None:
-            return batches
-    if task == "text" and folder.is_dir():
-        reviews = aclimdb.find_folder(folder)
-        if reviews is not None:
-            return AclImdb(reviews)
-    return open_reader(folder, task, length=length, columns=columns)
+        return open_cifar(path)
+    if task == "text" and path.is_dir():
+        reviews = aclimdb.find_folder(path)
+        return None if reviews is None else AclImdb(reviews)
+    return None
 
 
 def open_reader(

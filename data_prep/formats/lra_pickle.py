@@ -5,8 +5,8 @@ A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``.
 (``LRA/datasets/*.py`` of mlpen/Nystromformer, ``src/preprocess/create_*.py`` of pkuzengqi/Skyformer) write
 
 * Text and Retrieval: byte + 1, cut to 1,000 or 4,000 bytes and padded with zeros,
-* Image and Pathfinder: grey levels without padding; the training images of Image are repeated without end, so a file of
-  a script that was stopped may hold them several times,
+* Image and Pathfinder: grey levels without padding; the scripts repeat the training images of Image without end and
+  write no file, so files of changed scripts may hold them several times,
 * ListOps: ids in the order of a Python set, which differs from run to run; ``listops_ids`` recovers them. Skyformer's
   script, and Nystromformer's with the official code before March 2021, drop the closing brackets: these are rejected.
 

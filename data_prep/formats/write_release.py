@@ -28,7 +28,8 @@ def write_release(task: Export, folder: Path, progress: Progress) -> str:
     """
     if task.source.name not in WRITERS:
         names = ", ".join(WRITERS)
-        raise ValueError(f"layout=release exists for {names}; {task.source.name} needs pickle, npz or parquet")
+        others = "npz or parquet" if task.kind == "series" else "pickle, npz or parquet"
+        raise ValueError(f"layout=release exists for {names}; {task.source.name} needs {others}")
     return WRITERS[task.source.name](task, folder, progress)
 
 

@@ -17,6 +17,7 @@ from ..examples import in_order
 from ..file_source import ReleaseSource
 from ..formats.detect import open_reader
 from ..formats.layout import Reader
+from ..formats.pixel_lines import PixelLineReader
 from .images import Trace, check, generate, trace
 from .listing import FOLDERS
 from .release import Archive, Folder
@@ -52,8 +53,8 @@ class Pathfinder(ReleaseSource):
     name = "pathfinder"
     version = "2.1.0"
     generated = True
-    licence = "generated here, MIT"
-    origin = "the generator of Linsley et al. 2018 with the settings of google-research/long-range-arena"
+    licence = "generated here, MIT; the official files Apache-2.0, as google-research/long-range-arena"
+    origin = "generated after Linsley et al. 2018, or the files of the Long Range Arena release"
     sizes: dict[str, int]
     release: Reader | ReleaseImages | None
     path: Path
@@ -84,6 +85,9 @@ class Pathfinder(ReleaseSource):
         copy = open_reader(
             release, self.name, stem=stem, length=size**2, columns=columns, has_official=self._has_images
         )
+        # MEGA's lines, which do not name the contour, have 14 paddles; its script writes them next to the images.
+        if isinstance(copy, PixelLineReader) and contour != 14:
+            copy = None
         if copy is not None:
             self.path = copy.path
             self.release = copy
@@ -141,7 +145,7 @@ class Pathfinder(ReleaseSource):
             return self.release.chunks(progress)
         if self.release is None:
             return self._drawn_splits(workers, progress)
-        # A permutation with a fixed seed: the release has no splits.
+        # The files name no splits; the official code and others' split them in other ways (docs/protocol.md).
         order = np.random.default_rng(0).permutation(len(self.release.listed))
         bounds = [len(order) * 8 // 10, len(order) * 9 // 10]
         digests: set[bytes] = set()

@@ -287,8 +287,9 @@ class Archive:
         return images, num_images * self.size**2
 
     def close(self) -> None:
-        """Remove the decoded images."""
+        """Remove the decoded images, and the file: workers of a DataLoader get a copy of the source by pickle."""
         self.images.close()
+        del self.images
 
     def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
@@ -296,5 +297,4 @@ class Archive:
         # Threads share the file, so each read names its position.
         num_bytes = self.size**2
         data = os.pread(self.images.fileno(), num_bytes, self.positions[name])
-        pixels = np.frombuffer(data, np.uint8)
-        return pixels.reshape(self.size, self.size)
+        return np.frombuffer(data, np.uint8).reshape(self.size, self.size)

@@ -269,7 +269,9 @@ def test_mega_pixel_files_are_read(tmp_path):
     write_pixel_lines(tmp_path, PIXEL_LINES)
     expected = split_examples([(label, image) for image, label in PIXEL_LINES])
     assert prepared(Pathfinder(release=tmp_path), tmp_path / "data") == expected
+    write_folder(tmp_path, python_batches())
     assert prepared(Image(archive=tmp_path), tmp_path / "data") == expected
+    assert_rejected(Pathfinder(release=tmp_path, contour=6), tmp_path / "bad", "metadata")
     assert open_copy(tmp_path, "text") is None
     (tmp_path / "label" / "valid.label").unlink()
     assert_error(r"valid.label is missing: an .src and a .label", Pathfinder, release=tmp_path)
@@ -339,7 +341,9 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
         file.write_bytes(file.read_bytes()[:-8])
         assert_rejected(Text(archive=text), tmp_path / "bad", "arrow lacks the end marker of an arrow stream")
     assert_error(r"source.columns must be 1 of inputs, then the label, got \['a'\]", Text, archive=text, columns=["a"])
-    trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
+    padded = write("padded", [([98, 0], 1)] * 30, ["input_ids", "label"])
+    assert_rejected(Text(archive=padded), tmp_path / "bad", "example 1: ids end in 0; texts must be bytes")
+    trees = write("trees", [(decode(ids).encode(), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
     wrong = write("wrong", [(decode(ids), (y + 1) % 10) for ids, y in listops()], ["Source", "Target"])
     assert_rejected(ListOps(release=wrong), tmp_path / "bad", r"wrong: train, example 1: the answer is \d, not \d")
@@ -380,6 +384,7 @@ COLUMN_FILES = {
     "train-0-of-1.parquet and .*/train.parquet are named": ["train-0-of-1.parquet", "train.parquet"],
     "test.arrow and .*/test.parquet are named in two": ["test.arrow", "test.parquet"],
     "a-train.arrow and .*/b-train.arrow are named in two": ["a-train.arrow", "b-train.arrow"],
+    "a/train/x.arrow and .*/b/train/x.arrow are in two folders": ["a/train/x.arrow", "b/train/x.arrow"],
     "data/test.parquet are splits in two layouts": ["train.parquet", "data/test.parquet"],
     "val-0.*a.arrow and .*b.arrow are the same part": [f"val-0-of-1-{digit * 16}.arrow" for digit in "ab"],
     "is a cache of S4 with ids of another": ["train/data-0-of-1.arrow", "tokenizer.pkl", "train/._data-0-of-1.arrow"],

@@ -59,6 +59,7 @@ def test_split_indices_partition_60_20_20(n):
 MALFORMED = {
     b"": "line 0: the file ends without a sequence",
     b"ACGT\n": "line 1: a sequence without a > line before it",
+    b"<html>\n": "line 1: is a web page",
     b">a\nACGT\nACXT\n": "line 3: unknown letter 'X'; the letters are agctn",
     b">a\n>b\nACGT\n": "line 1: a > line without a sequence after it",
 }

@@ -14,7 +14,6 @@ from numba import njit
 from pathfinder_reference import KINDS, PARAMETERS, Pieces, dilate, disk, every_kind, marker, move, opposite
 from scipy.ndimage import grey_dilation, label
 from scipy.stats import chi2_contingency, chisquare
-from support.peers import package
 
 from data_prep.pathfinder import paddles
 from data_prep.pathfinder.curves import draw_tail, draw_targets, free_pixels
@@ -243,7 +242,7 @@ def test_void_false_fits_most_distractors_and_changes_data_set(tmp_path):
 @every_kind
 def test_free_pixels_and_void_orientations_match_opencv(size, margin):
     """In the original, free pixels are zeros of ceil(dilated - 0.3); a negative minimum means a void orientation."""
-    cv2 = package("cv2")
+    cv2 = pytest.importorskip("cv2", reason="cv2 is not installed: make test-peers")
     table = paddle_table(size, margin)
     half = SETTINGS[size].length + margin
     rng = np.random.default_rng(size + margin)
@@ -264,7 +263,7 @@ def test_free_pixels_and_void_orientations_match_opencv(size, margin):
 @pytest.mark.peers
 @every_kind
 def test_dilations_match_opencv(size, margin):
-    cv2 = package("cv2")
+    cv2 = pytest.importorskip("cv2", reason="cv2 is not installed: make test-peers")
     oracle, rng = Pieces(size, margin), np.random.default_rng(0)
     image = oracle.framed(rng.random((size, size)), 1)
     elements = [rng.random((2 * half + 1,) * 2) < 0.1 for half in (1, 3, 8)] + [disk(margin), disk(2 * margin)]

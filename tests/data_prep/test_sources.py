@@ -334,8 +334,7 @@ def test_tilde_is_expanded_in_each_path_option(home, monkeypatch):
     assert cfg.runs == home / "r" and cfg.pretrain.from_ == home / "p"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         hydra_config = hydra.compose("train", ["task=listops", "attn=mean", "runs='~/r'"], return_hydra_config=True)
-    assert hydra_config.hydra.sweep.dir == str(home / "r")
-    assert ListOps(release="~/a").release.path == home / "a"
+    assert hydra_config.hydra.sweep.dir == str(home / "r") and ListOps(release="~/a").release.path == home / "a"
     assert Retrieval(archive="~/a.gz").download.archive == home / "a.gz"
     assert Pathfinder(release="~/a").path == home / "a"
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare("~/x")
