@@ -26,7 +26,7 @@ class GLA(Mixer):
     Source: the paper, sections 4.1 and 4.4; RMS norm and gate without bias as in flash-linear-attention. The authors'
     first code (berlino/gated_linear_attention) has the factor E^-1/2, which the norm cancels, a layer norm without
     parameters, a gate with bias, and Xavier weights of queries, keys and decays with gain 2^-2.5. In plain torch:
-    ``lra/reference/gated_linear_attention.py``.
+    ``lra/reference/decay_attention.py``.
     """
 
     compactable = True

@@ -26,7 +26,7 @@ class HGRN2(Mixer):
         lower_bound: initial γ of every channel.
 
     Source: the paper, section 3.2; activations as in its code for the Long Range Arena. In plain torch:
-    ``lra/reference/gated_linear_attention.py``.
+    ``lra/reference/decay_attention.py``.
     """
 
     compactable = True

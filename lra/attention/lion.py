@@ -31,7 +31,7 @@ class LionS(Mixer):
 
     Source: the paper, sections 3.2 and 4. The released image model detaches λ, the language model does not; here
     gradients flow through it.
-    ``lra/reference/retention.py`` has the recurrence and says how LION shifts its decays.
+    ``lra/reference/decay_attention.py`` has the recurrence and says how LION shifts its decays.
     """
 
     compactable = True
@@ -112,7 +112,8 @@ class LionS(Mixer):
 class LionD(LionS):
     """LION with one learned decay λ = σ(a) for each head (LION-D).
 
-    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens. In plain torch: ``lra/reference/retention.py``.
+    O(L C (D + E) + L D E) time per head with chunks of C = 64 tokens. In plain torch:
+    ``lra/reference/decay_attention.py``.
     """
 
     def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Parameter:

@@ -32,7 +32,7 @@ class Mamba2(Mixer):
     Raises:
         ValueError: the heads do not divide expand · dim, or step_max is below step_min.
 
-    Source: the paper, sections 5 to 7. In plain torch: ``lra/reference/retention.py``.
+    Source: the paper, sections 5 to 7. In plain torch: ``lra/reference/decay_attention.py``.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Hydra(Mamba2):
         options: further options of ``Mamba2``; with ``causal`` the layer has the scan from the left and the diagonal
             alone.
 
-    Source: the paper, section 3; the shift and initial values of its released code. ``lra/reference/retention.py`` has
-    the scans.
+    Source: the paper, section 3; the shift and initial values of its released code. The scans are in
+    ``lra/reference/decay_attention.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, conv: Positive = 7, **options):

@@ -34,7 +34,7 @@ class RetNet(Mixer):
         ValueError: head_dim is odd.
 
     Source: the paper, sections 2.1 and 2.2; initial values of the released code. In plain torch:
-    ``lra/reference/retention.py``.
+    ``lra/reference/decay_attention.py``.
     """
 
     def __init__(

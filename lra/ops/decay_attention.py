@@ -51,7 +51,7 @@ def scalar_decay_attention(
     Returns:
         The outputs.
 
-    Source: Dao and Gu 2024 (Mamba-2), section 6; lra/reference/retention.py is the recurrence token by token.
+    Source: Dao and Gu 2024 (Mamba-2), section 6; lra/reference/decay_attention.py is the recurrence token by token.
     """
     length = q.shape[2]
     if scale is None:
@@ -142,7 +142,7 @@ def channel_decay_attention(
     Raises:
         ValueError: chunk is not a power of two.
 
-    Source: Yang et al. 2023 (GLA), section 4; the halving is this suite's. lra/reference/gated_linear_attention.py is
+    Source: Yang et al. 2023 (GLA), section 4; the halving is this suite's. lra/reference/decay_attention.py is
     the recurrence token by token.
     """
     if chunk < 1 or chunk & (chunk - 1):

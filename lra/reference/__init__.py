@@ -2,6 +2,5 @@
 
 Inputs have no padding: a file whose mechanism depends on positions takes the tokens' positions. Only ``synthesizer``
 takes padded positions and a mask. Most files take one sequence, or one head or channel of it; ``delta_rule``,
-``retention``, ``gated_linear_attention`` and ``selective_scan`` take batches. No file here imports anything from
-``lra``.
+``decay_attention`` and ``selective_scan`` take batches. No file here imports anything from ``lra``.
 """

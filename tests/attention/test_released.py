@@ -9,7 +9,7 @@ facebookresearch/mega aeaa4b4 (`MegaSentenceEncoderLayer`), Espritdelescalier/Ny
 mlpen/Nystromformer 5689313 (`NystromAttention`, `LinearAttention`, `LinformerAttention`), RuslanKhalitov/
 SparseFactorization d8ade2e (`PSFNet` before its head), fudan-zvg/SOFT d3febc3 (`SoftmaxFreeAttentionKernel`,
 `SoftmaxFreeNormAttentionKernel`) and google-research/long-range-arena cd31e5c (`LongformerAttention`,
-`SparseAttention`). `tests/ops/recurrent_waves.json` holds recurrent layers and operators, in float64.
+`SparseAttention`), then recurrent layers and operators in float64, and the shapes of their parameters.
 """
 
 import itertools
@@ -55,9 +55,7 @@ from lra.ops import recurrence
 from lra.ops.newton import newton
 from lra.ops.pinv import cubic
 
-TESTS = Path(__file__).parents[1]
-RECURRENT = json.loads((TESTS / "ops/recurrent_waves.json").read_text())
-RELEASED = json.loads((TESTS / "attention/released.json").read_text()) | RECURRENT["outputs"]
+RELEASED = json.loads(Path(__file__).with_name("released.json").read_text())
 N, H, L, D = 2, 2, 7, 4
 SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=L)
 SUFFIX = torch.arange(L) < torch.tensor([L, 4])[:, None]
@@ -363,7 +361,7 @@ def test_recurrent_layer_matches_released(case, monkeypatch):
     width = 6 if case == "hyena_module" else 8
     sizes = Sizes(heads=4, head_dim=width // 2, value_dim=width // 2, length=L)
     mixer = kind(sizes, dim=width, **{"causal": True, **options}).double()
-    parameters = released_parameters(RECURRENT["parameter_shapes"][case])
+    parameters = released_parameters(RELEASED["parameter_shapes"][case])
     ours = {names[name]: value for name, value in parameters.items() if name in names}
     shapes = {name: parameter.shape for name, parameter in mixer.named_parameters()}
     assert set(ours) == set(shapes)
@@ -375,7 +373,7 @@ def test_recurrent_layer_matches_released(case, monkeypatch):
 
 
 def test_rg_lru_matches_released():
-    p = released_parameters(RECURRENT["parameter_shapes"]["rglru_module"])
+    p = released_parameters(RELEASED["parameter_shapes"]["rglru_module"])
     mixer = RGLRU(SIZES, dim=8, causal=True).double()
     weights = torch.stack([p["a_gate.w"], p["input_gate.w"]])
     biases = torch.stack([p["a_gate.b"], p["input_gate.b"]])

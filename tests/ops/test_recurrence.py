@@ -14,11 +14,11 @@ from lra.bench.measure import peak_bytes
 from lra.ops import recurrence
 from lra.ops.diagonal_recurrence import diagonal_scan
 from lra.ops.ssm import hippo_legs, long_conv, pack_bidirectional, s4d_kernel
-from lra.reference import delta_rule, gated_linear_attention, retention, selective_scan
+from lra.reference import decay_attention, delta_rule, selective_scan
 
 # Operators of token vectors (N,L,D); the others have heads (N,H,L,D).
 SCANS = ("selective_scan", "diagonal_recurrence")
-REFERENCES = {"scalar_decay_attention": retention, "channel_decay_attention": gated_linear_attention}
+REFERENCES = dict.fromkeys(["scalar_decay_attention", "channel_decay_attention"], decay_attention)
 REFERENCES |= {"delta_rule_attention": delta_rule, **dict.fromkeys(SCANS, selective_scan)}
 # (factor, shift) of logsigmoid(factor x + shift): weak gates remember thousands of tokens, strong gates less than one.
 GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
