@@ -35,6 +35,11 @@ SIZES = {"dim": 64, "length": 128}
 ENCODER = {"layers": 2, "vocab": 7, "hidden": 128, "outputs": 4, "mean_over": "real", **SIZES}
 
 
+def make_block(mechanism: type[Attention], first: bool) -> PreNorm:
+    """Build a pre-norm layer with projections around the mechanism. Layers with a memory (Luna) use ``first``."""
+    return PreNorm(partial(Multihead, mechanism, heads=2, head_dim=32, **SIZES), dim=64, hidden=128, dropout=0.0)
+
+
 @torch.no_grad()
 def accuracy(model: Classifier, data: TaskData, split: str) -> float:
     """Compute the accuracy on a split in percent."""
@@ -51,11 +56,8 @@ def main(steps: str = "200", *mechanisms: str) -> dict[str, float]:
         torch.manual_seed(0)
         data = TaskData(source=source, root="data", length=128, limit=128, batch=40, eval_batch=250)
         data.setup()
-        # Two pre-norm layers with mean pooling; Multihead has the projections around the mechanism.
-        mixer = partial(Multihead, MECHANISMS[mechanism], heads=2, head_dim=32, **SIZES)
-        block = partial(PreNorm, mixer, dim=64, hidden=128, dropout=0.0)
         embed = TokenEmbedding(vocab=7, dropout=0.0, **SIZES)
-        model = Classifier(embed=embed, block=lambda first, block=block: block(), **ENCODER)
+        model = Classifier(embed=embed, block=partial(make_block, MECHANISMS[mechanism]), **ENCODER)
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
         curve = {0: accuracy(model, data, "val")}
         for step, batch in zip(range(1, int(steps) + 1), data.train_dataloader(), strict=False):

@@ -49,13 +49,13 @@ class VarlenLayout:
             group = order[first : first + GROUP_SIZE]
             self.groups.append(group)
 
-        # Index of each token among the T, valid where the mask is True.
+        # Index of each position (N,L) among the packed tokens, valid where the mask is True.
         ends = self.num_real.cumsum(0)
         self.starts = ends - self.num_real
         rank = mask.cumsum(-1) - 1  # (N,L)
         self._packed_index = self.starts[:, None] + rank
 
-        # Index of each packed token among the N L, without and with the tokens that are added at the end.
+        # Index of each packed token in the flattened batch (N L,), without and with the tokens added at the end.
         flat_mask = mask.flatten()
         self._flat_index = flat_mask.nonzero()[:, 0]
         num_tokens = len(self._flat_index)
@@ -65,7 +65,7 @@ class VarlenLayout:
         self._filled_flat_index = torch.cat([self._flat_index, added])  # (T,)
         self.positions = self._filled_flat_index % mask.shape[1]
 
-        # Real ones among the T tokens.
+        # Which of the T packed tokens are real; None: all.
         self.is_real = None
         if self.num_added:
             index = torch.arange(num_tokens + self.num_added, device=mask.device)
@@ -150,7 +150,7 @@ def encode_in_groups(
     encode: Callable[[Tensor, Tensor], Tensor],
     inputs: Num[Tensor, "N L *F"],
     mask: Bool[Tensor, "N L"],
-) -> Float[Tensor, "N E"]:
+) -> Float[Tensor, "N pooled"]:
     """Encode ``GROUP_SIZE`` sequences of similar lengths at a time, padded to the longest of them.
 
     Args:

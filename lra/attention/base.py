@@ -2,7 +2,7 @@
 
 The letters of tensor shapes, in this package and in ``lra.model``:
 
-    N   examples of a batch; each text of a pair counts as one
+    N   sequences of a batch; a pair of texts has two
     L   length of the padded sequence
     T   packed tokens of all sequences: the real ones, and those that ``lra.varlen`` adds
     H   heads
@@ -19,8 +19,8 @@ True at real tokens; None means that all tokens are real.
 Every mechanism passes the checks of ``lra.checks``, except in the cases that ``lra/checks/exceptions.py`` lists. The
 checks require, among other things: padding never changes the output of a real token; an example has the same result
 alone and in a batch; evaluation is repeatable; every parameter has a finite gradient, not all zero; mask=None
-equals a mask of ones; with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling,
-chooses its own precision, so its result may be float32 for 16-bit inputs, and keeps no state between calls.
+equals a mask of ones; with r < c real tokens the result is the same as with c = r. A mechanism scales its own scores,
+keeps no state between calls, and may return float32 for 16-bit inputs.
 """
 
 from abc import abstractmethod
@@ -103,7 +103,7 @@ class Mechanism(Checked, nn.Module):
         if sizes.dropout and not self.has_dropout:
             name = type(self).__name__
             raise ValueError(
-                f"dropout must be 0, not {sizes.dropout:g}: {name} has none; model.dropout acts on its result"
+                f"dropout must be 0, not {sizes.dropout:g}: {name} has no dropout; model.dropout acts on its output"
             )
         self.sizes = sizes
 
@@ -204,7 +204,12 @@ def zero_padding(
 
 
 def as_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
-    """Give a mask of keys the shape of the ``attn_mask`` of ``scaled_dot_product_attention``."""
+    """Give a mask of keys the shape of the ``attn_mask`` of ``scaled_dot_product_attention``.
+
+    A sequence without real tokens gets all keys, because a softmax over no key may be NaN.
+    """
     if mask is None:
         return None
-    return mask[:, None, None]
+    has_real = mask.any(-1, keepdim=True)
+    keys = mask | ~has_real
+    return keys[:, None, None]

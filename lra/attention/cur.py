@@ -44,8 +44,8 @@ class CUR(Attention):
         weights: ``softmax``, or ``laplace`` as in MegaCUR on images. With ``laplace`` the scores are divided by the
             number of real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set
             pinv to cubic(init="two_norms"); this is not checked.
-        impl: ``sdpa``: C and R by torch's fused attention, but by maps in memory for bfloat16 on a CPU; ``eager``: by
-            maps in memory; ``triton*``: kernels. See ``lra.ops.attention_maps.landmark_product``.
+        impl: ``eager``: C and R are materialised; ``sdpa``: torch's fused attention, except in bfloat16 on a CPU;
+            ``triton*``: kernels. See ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
         ValueError: count is out of range, impl=triton does not support an option, or weights=laplace without
@@ -82,9 +82,8 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction changes positions, but random numbers are tied to positions. With ``class_token``, compaction would
-        # not change the output. But data.pad=auto would become ``compact``, and published runs would get another
-        # fingerprint.
+        # Random numbers are tied to positions, which compaction changes. With ``class_token`` compaction would be
+        # correct, but data.pad=auto would become ``compact``, which would change the fingerprints of published runs.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

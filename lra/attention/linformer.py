@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Positive
-from .base import Attention, Sizes
+from .base import Attention, Sizes, zero_padding
 
 
 class Linformer(Attention):
@@ -44,10 +44,8 @@ class Linformer(Attention):
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L E"]:
-        if mask is not None:
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            k = k * is_real
-            v = v * is_real
+        k = zero_padding(k, mask)
+        v = zero_padding(v, mask)
 
         # Eq. 7: E k and F v, then attention to them.
         compress_v = self.compress_k if self.compress_v is None else self.compress_v

@@ -1,6 +1,6 @@
 """Nystromformer attention (Xiong et al., AAAI 2021).
 
-``lra/reference/nystrom.py`` has the same equations for one head of one sequence.
+``lra/reference/nystrom.py`` has the equations for one head of one sequence, with F, A, B and m for F₁, F₂, F₃ and c.
 """
 
 from functools import partial
@@ -35,8 +35,8 @@ class Nystrom(Attention):
         landmarks: c, from 1 to ``length``.
         kernel: odd width of the convolution, which has one filter per head; 0 for no convolution.
         pinv: pseudo-inverse of F₂.
-        impl: ``sdpa``: F₁ and F₃ by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
-            ``lra.ops.attention_maps.landmark_product``.
+        impl: ``eager``: F₁ and F₃ are materialised; ``sdpa``: torch's fused attention, except in bfloat16 on a CPU;
+            ``triton*``: kernels. See ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
         ValueError: an option is out of range, kernel is even, landmarks do not divide the length (``NystromOriginal``),
@@ -105,7 +105,7 @@ class Nystrom(Attention):
         # 1. Landmarks.
         q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
 
-        # 2. and 3. F₁ (F₂⁺ (F₃ v)); ``landmark_product`` calls the maps C, U and R.
+        # 2. and 3. F₁ (F₂⁺ (F₃ v)); in ``landmark_product``, C, U and R are F₁, F₂ and F₃.
         out, _ = landmark_product(
             q,
             k,

@@ -115,9 +115,10 @@ class Reformer(Attention):
         place = order.argsort(-1)
 
         # 3. Attend within chunks.
-        sums = self._attend(q, v, real, bucket, order, place, size)  # (N,H,R,C c,E + 2)
+        sorted_part = self._attend(q, v, real, bucket, order, place, size)
 
-        # 4. Undo the sorting and join the rounds in one softmax.
+        # 4. Undo the sorting, with one gather for the values, totals and maxima; join the rounds in one softmax.
+        sums = torch.cat(sorted_part, -1).flatten(3, 4)  # (N,H,R,C c,E + 2)
         num_places = sums.shape[3]
         first_place = torch.arange(self.hashes, device=q.device)[:, None] * num_places  # (R,1)
         token_sums = gather_blocks(sums.flatten(2, 3), place + first_place)  # (N,H,R,L,E + 2)
@@ -137,8 +138,8 @@ class Reformer(Attention):
         order: Int[Tensor, "N H R L"],
         place: Int[Tensor, "N H R L"],
         size: int,
-    ) -> Float[Tensor, "N H R places E+2"]:
-        """Compute step 3: the sums of ``lra.ops.blocks.Part``, side by side, at the sorted places of each round."""
+    ) -> Part:
+        """Compute step 3 at the sorted places of each round: the sums of a ``Part``, (N,H,R,C,c,.)."""
         D = q.shape[-1]
         x = _sort_and_cut(q, order, size)  # (N,H,R,C,c,D)
         keys = F.normalize(x, dim=-1) if self.unit_keys else x
@@ -161,8 +162,7 @@ class Reformer(Attention):
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
-        part = attend_part(scores, values, allowed)
-        return torch.cat(part, -1).flatten(3, 4)
+        return attend_part(scores, values, allowed)
 
     @torch.no_grad()
     def hash(self, x: Float[Tensor, "N H L D"]) -> Int[Tensor, "N H R L"]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..ops import varlen_attention
 from ..ops.chunks import causal_mask
-from .base import Attention, Sizes
+from .base import Attention, Sizes, as_attn_mask
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class SDPA(Attention):
     """softmax(q kᵀ / √D) v by torch's fused kernels, O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
-    Three cases take O(L²) memory: ``causal`` with a mask and, on a CPU, dropout in training or values that are not as
-    wide as keys (``block=mega``). In plain torch: ``lra/reference/softmax.py``.
+    Four cases take O(L²) memory: ``causal`` with a mask; on a CPU, dropout in training or values that are not as wide
+    as keys (``block=mega``); on a GPU with a mask, a head size that is not a multiple of 8. In plain torch:
+    ``lra/reference/softmax.py``.
 
     Args:
         sizes: its dropout acts on the weights.
@@ -40,9 +41,9 @@ class SDPA(Attention):
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L E"]:
         dropout_p = self._dropout()
-        if mask is None:
+        attn_mask = as_attn_mask(mask)  # (N,1,1,L)
+        if attn_mask is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=self.causal)
-        attn_mask = mask[:, None, None, :]  # (N,1,1,L)
         if self.causal:
             # A padded query attends to itself too: it may have no real key at or before it.
             lower = causal_mask(q.shape[2], q.device)  # (L,L)

@@ -155,7 +155,7 @@ class Sparse(Attention):
         first_of_last = block - self.summary
         first = position[:1] if first_of_last > 0 else position[:0]
         last = position[first_of_last:]
-        summaries = torch.cat([first, last])  # (c + 1,)
+        summaries = torch.cat([first, last])  # (s,), s = c + 1, or c if c = b
 
         # Keys of the query's block.
         allowed_inside = real[:, None, :, None]  # (N or 1,1,B,1,b)
@@ -165,7 +165,8 @@ class Sparse(Attention):
 
         # Summaries of the other blocks, only of earlier ones if causal; S of all blocks together.
         is_other = self._other_blocks(q.shape[2], q.device)  # (B,B)
-        allowed_outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
+        real_summaries = real[..., summaries]  # (N or 1,B,s)
+        allowed_outside = is_other[..., None] & real_summaries[:, None]  # (N or 1,B,B,s)
         allowed_outside = allowed_outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)
         allowed_outside = allowed_outside.expand(-1, -1, -1, allowed_inside.shape[3], -1)  # (N or 1,1,B,1 or b,S)
 

@@ -6,6 +6,7 @@ The output of a sequence without real tokens is finite, but differs between the 
 ``lra/reference/synthesizer.py``.
 """
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -171,10 +172,10 @@ class Product(Synthesizer):
             a = torch.cat([a, q], -1)  # (N,H,L,r + D)
             b = torch.cat([b, k], -1)
 
-        # The fused kernels need one width for all; zeros add nothing.
+        # The fused kernels need one width for all, on a GPU a multiple of 8; zeros add nothing.
         rank = a.shape[-1]
         E = v.shape[-1]
-        width = max(rank, E)
+        width = math.ceil(max(rank, E) / 8) * 8
         a = F.pad(a, (0, width - rank))
         b = F.pad(b, (0, width - rank))
         v = F.pad(v, (0, width - E))

@@ -20,8 +20,8 @@ from .multihead import Multihead
 from .norm import BatchNorm, Norm, make_norm
 from .pooling import MeanOver, Pool, mean_of_sum, over_towers, pool_tokens, prepend_class_token
 
-# In 16 bits a packed batch is padded to a multiple of this many tokens, because a CPU compiles a 16-bit product for
-# each shape.
+# In 16 bits a packed batch is padded to a multiple of this many tokens, because oneDNN compiles a matrix product on a
+# CPU for each shape.
 TOKEN_MULTIPLE = 1024
 HeadKind = Literal["relu", "gelu", "linear"]
 
@@ -35,8 +35,8 @@ class Classifier(Checked, nn.Module):
     Attributes:
         encode_separately: whether each tower is a separate batch.
         compactable: whether the blocks give the same result without the masked tokens of a sequence (data.pad=compact).
-        packed: whether batches with a mask are packed on a CPU.
-        grouped: whether batches with a mask are encoded in groups of similar lengths on a CPU.
+        packed: the argument ``packed``, if every block can process packed sequences.
+        grouped: the argument ``packed``, if the batch is encoded in groups of similar lengths instead.
         encoded_width: width of the encoder's output.
 
     Args:
@@ -279,7 +279,7 @@ def _output_width(blocks: nn.ModuleList, dim: int) -> int:
     widths = [getattr(block, "width", dim) for block in blocks]
     for width in widths[:-1]:
         if width != dim:
-            raise ValueError(f"model.layers must be 1 if a block changes the width {dim} to {width}, not {len(widths)}")
+            raise ValueError(f"model.layers must be 1, not {len(widths)}: a block changes the width {dim} to {width}")
     return widths[-1] if widths else dim
 
 

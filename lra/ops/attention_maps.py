@@ -156,9 +156,9 @@ def attend_thin(
 ) -> Float[Tensor, "N H i E"]:
     """Compute softmax(q kᵀ / √D + bias) v for few queries or few keys.
 
-    Torch's fused kernel computes it in O(i + j) memory, on a CPU only if values are as wide as keys. In bfloat16 on a
-    CPU the backward pass of that kernel is slow, so there the map is materialised in O(i j) memory
-    (``is_slow_fused``): sums in float32; scores, bias and weights rounded to bfloat16.
+    Torch's fused kernel computes it in O(i + j) memory, on a CPU only if values are as wide as keys and the bias needs
+    no gradient. In bfloat16 on a CPU the backward pass of that kernel is slow, so there the map is materialised in
+    O(i j) memory (``is_slow_fused``): sums in float32; scores, bias and weights rounded to bfloat16.
 
     Args:
         q, k, v: queries, keys and values.

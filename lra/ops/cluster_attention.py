@@ -97,7 +97,7 @@ def corrected_attention(
         mask: real tokens.
         query_mask, key_mask: real ones among the selected queries and keys.
         impl: ``eager`` materialises every map in float32 or wider; ``sdpa`` computes R v, C v̄ and S g by torch's fused
-            attention and returns q's dtype, under autocast its dtype.
+            attention and returns q's dtype, under autocast its dtype. In training on a CPU torch materialises S.
 
     Returns:
         The corrected outputs of all queries, and R v, the exact outputs of the selected queries.

@@ -18,7 +18,7 @@ from .precision import is_slow_fused
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
 
-# Padded lengths are multiples of this, so that there are few shapes: 16-bit products are compiled for every shape.
+# Padded lengths are multiples of this, so that there are few shapes: oneDNN compiles 16-bit products for each shape.
 MULTIPLE = 64
 
 

@@ -155,7 +155,7 @@ def test_dropout_is_active_in_training_or_rejected(name):
     experiment = config(name, *CHECK_SIZES)
     kind = experiment.attn.function
     if issubclass(kind, Attention | Mixer) and not kind.has_dropout:
-        assert_error(rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none", build_block, name, 0.5)
+        assert_error(rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has no dropout", build_block, name, 0.5)
         return
     x, mask = properties.inputs(experiment)
     with_dropout, without_dropout = build_block(name, 0.5), build_block(name, 0.0)

@@ -10,7 +10,7 @@ from support.features import PATTERNS, TOKEN_SIZES, D, H, check, qkv, sized, tok
 from torch import nn
 
 from lra.attention import fnet
-from lra.attention.base import Sizes
+from lra.attention.base import Sizes, as_attn_mask
 from lra.attention.dba import DBA
 from lra.attention.flare import FLARE
 from lra.attention.fnet import FNet
@@ -49,6 +49,7 @@ MASK[0, 4] = MASK[1, 0] = False
 def test_softmax_and_sdpa_match_reference(kind, options, length):
     oracle = lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=options.get("causal", False))
     check(sized(kind, **options), oracle, length)
+    assert as_attn_mask(MASK)[-1].all()
 
 
 def test_multihead_matches_reference():

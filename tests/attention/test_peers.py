@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from support import peers as shared
-from support.peers import DIM, D, H, L, N, first_real, make, merge, package, run, same, split, tokens
+from support import features
 
+from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
 from lra.attention.linear import Performer
 from lra.attention.local import Local
@@ -21,6 +21,53 @@ from lra.attention.reformer import Reformer
 from lra.ops.pinv import cubic
 
 pytestmark = pytest.mark.peers
+N, L, H, D = 3, 48, 2, 8
+DIM = H * D
+
+
+def package(name):
+    return pytest.importorskip(name, reason=f"{name.split('.')[0]} is not installed: make test-peers")
+
+
+def make(kind, length=L, **options):
+    return kind(Sizes(heads=H, head_dim=D, value_dim=D, length=length), **options).double().eval()
+
+
+def split(*projected):
+    """Split heads: (N,L,H D) -> (N,H,L,D)."""
+    return [t.unflatten(-1, (H, D)).transpose(1, 2) for t in projected]
+
+
+def merge(mixed):
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def run(ours, peer, x, mask=None):
+    """Our attention applied to the projections of a peer implementation."""
+    return merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
+
+
+def same(ours, theirs, rtol=1e-11, atol=1e-12):
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+def same_with_gradients(ours, theirs, x):
+    features.same_with_gradients(ours, theirs, [x], rtol=1e-11, atol=1e-12)
+
+
+def tokens(length=L):
+    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def derived_qkv(x):
+    """Distinct queries, keys and values derived from x without projections."""
+    return split(x, 2 * x.flip(1), x.cos())
+
+
+def first_real(length, *real):
+    return torch.arange(length) < torch.tensor(real)[:, None]
+
+
 SUFFIX = first_real(L, L, 30, 5)
 ADDITIVE_SUFFIX = torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~SUFFIX[:, None, None], float("-inf"))
 PINV = partial(cubic, steps=6, init="batch")
@@ -84,7 +131,7 @@ def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
         is_global_attn=global_tokens > 0,
     )[0]
     ours = make(Longformer, length, window=2 * side + 1, global_tokens=global_tokens)
-    shared.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
+    same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
 
 
 @pytest.mark.parametrize("block, length", [(4, 64), (5, 40), (64, 64), (7, 40)])
@@ -92,9 +139,9 @@ def test_local_matches_local_attention_without_neighbours(block, length):
     """Without a mask the package attends to the zeros that fill the last block, as for (7, 40)."""
     peer = package("local_attention").LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
     ours, x = make(Local, length, block=block), tokens(length)
-    q, k, v = shared.derived_qkv(x)
+    q, k, v = derived_qkv(x)
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
-        shared.same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
+        same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
     num_full = length - length % block
     unmasked, full = peer(q, k, v), ours(q, k, v)
     same(unmasked[:, :, :num_full], full[:, :, :num_full])
@@ -121,7 +168,7 @@ def test_bigbird_matches_transformers_in_training(blocks, block, random):
     for head, choice in enumerate(draws[-1]):
         assert choice.shape == (blocks - 2, random)
         ours.draw[head, torch.arange(1, blocks - 1)[:, None], torch.as_tensor(choice, dtype=torch.int64)] = 1
-    shared.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
+    same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
 
 
 PERFORMER = [("exp", 0.3, 1), ("exp", 1.0, 1), ("exp", 3.0, 1), ("exp", 1.0, 2), ("relu", 1.0, 1)]
@@ -135,7 +182,7 @@ def test_performer_matches_performer_pytorch(kernel, spread, scalings):
     peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()
     ours = make(Performer, features=20, kernel=kernel, redraw="never", scalings=scalings)
     ours.rows.draw.copy_(peer.projection_matrix)
-    q, k, v = shared.derived_qkv(spread * tokens().detach())
+    q, k, v = derived_qkv(spread * tokens().detach())
     scale = D ** (-0.25 * (scalings - 1))
     same(ours(q, k, v), peer(q * scale, k * scale, v))
 
@@ -168,7 +215,7 @@ def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets,
     out = ours(qk, qk, v, mask)
     is_first, real = in_first_chunk(ours, qk, real), real[:, None].expand(-1, H, -1)
     assert (real & ~is_first).sum() > 50
-    shared.same_with_gradients(out[real & ~is_first], theirs[real & ~is_first], x)
+    same_with_gradients(out[real & ~is_first], theirs[real & ~is_first], x)
     assert not torch.allclose(out[real & is_first], theirs[real & is_first], atol=1e-3)
 
 
@@ -184,5 +231,5 @@ def test_reformer_matches_reformer_pytorch_after_first_chunk(chunk, hashes):
     theirs = peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (N, H))
     out = ours(qk, qk, v)
     is_first = in_first_chunk(ours, qk, first_real(L, L, L, L))
-    shared.same_with_gradients(out[~is_first], theirs[~is_first], x)
+    same_with_gradients(out[~is_first], theirs[~is_first], x)
     assert not torch.allclose(out[is_first], theirs[is_first], atol=1e-3)
