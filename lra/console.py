@@ -6,6 +6,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 
+class AlreadyReported(ValueError):
+    """A failure that another process has explained already: the command ends without its own message."""
+
+
 def log(line: str) -> None:
     """Print a line on stderr without buffering; of several processes of one run only the first prints."""
     if is_main_process():

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from .console import AlreadyReported
+
 T = TypeVar("T")
 
 
@@ -37,7 +39,9 @@ def gather(value: T) -> list[T]:
 def on_rank_zero(function: Callable[[], T]) -> T:
     """Call a function on rank 0 and broadcast the result.
 
-    A ValueError there ends every rank: rank 0 raises it, the others exit silently with status 1.
+    Raises:
+        ValueError: the function raised it on rank 0.
+        AlreadyReported: the same, on the other ranks.
     """
     if not dist.is_initialized():
         return function()
@@ -52,7 +56,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     if error is not None:
         if rank() == 0:
             raise error
-        raise SystemExit(1)
+        raise AlreadyReported("rank 0 failed")
     return value
 
 
@@ -60,7 +64,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 def rank_zero_first() -> Iterator[None]:
     """Run the block on rank 0, then on the other ranks.
 
-    A ValueError of rank 0 ends every rank: rank 0 raises it, the others exit silently with status 1 before the block.
+    Raises:
+        ValueError: the block raised it on rank 0.
+        AlreadyReported: the same, on the other ranks, before the block.
     """
     if not dist.is_initialized():
         yield
@@ -69,7 +75,7 @@ def rank_zero_first() -> Iterator[None]:
         # Wait until rank 0 has run the block and broadcasts whether it failed.
         failed = _broadcast(None)
         if failed:
-            raise SystemExit(1)
+            raise AlreadyReported("rank 0 failed")
         yield
         return
     try:

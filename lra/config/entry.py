@@ -16,11 +16,11 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ..console import log, plural, visible
+from ..console import AlreadyReported, log, plural, visible
 from ..startup import abandon_stdout, interruptible
 from . import CONF
 from .compose import overrides_of
-from .errors import AlreadyReported, explain, is_user_error
+from .errors import explain, is_user_error
 from .options import Options
 from .quoting import escape, override
 from .workers import Workers

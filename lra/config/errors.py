@@ -15,11 +15,6 @@ from ..io.atomic import NO_ROOM
 from . import target as targets
 from .base import unknown_key
 
-
-class AlreadyReported(ValueError):
-    """A failure that another process has explained already: the command ends without its own message."""
-
-
 OUT_OF_MEMORY = "out of memory"
 # Messages of out-of-memory errors without a separate class: torch's CPU allocator (by platform), C++'s operator new,
 # and CUDA and its libraries, which allocate some memory themselves.

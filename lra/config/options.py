@@ -1,6 +1,7 @@
 """The options of a command, parsed from its configuration, and the label of its run."""
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, cast
 
@@ -30,6 +31,11 @@ _OF_DATA = (
     "data.root=",
     "data.release=",
 )
+# A key that the command line adds to a budget, such as +budgets.quick.allowance=16.
+_ADDED_BUDGET_KEY = re.compile(r"\+{1,2}budgets\.([^.=]+)\.([^.=]+)=(.*)")
+_OF_BUDGET = re.compile(r"\$\{of_budget:([^}]*)\}")
+# Keys of a budget that every mechanism with a number of tokens, landmarks or features reads.
+TOKEN_BUDGETS = ("allowance", "kept")
 
 
 class Options(Section):
@@ -74,7 +80,10 @@ class Options(Section):
             ValueError: an option is unknown or missing or has an invalid value, options do not go together, or the
                 label is not a valid name.
         """
-        cls.check_unresolved(to_tree(config))
+        unresolved = to_tree(config)
+        cls.check_unresolved(unresolved)
+        overrides = to_tree(hydra_config.overrides)["task"]
+        _check_added_budget_keys(overrides, unresolved)
         groups = hydra_config.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
         if cls.unread:
@@ -84,7 +93,6 @@ class Options(Section):
         options = cls.parse(tree).resolve()
 
         # Overrides as they were written, ${...} included. The command that prepares the data repeats those of the data.
-        overrides = to_tree(hydra_config.overrides)["task"]
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")
         if task and f"task={task}" not in data_overrides:
@@ -94,6 +102,34 @@ class Options(Section):
         if not issubclass(cls, MechanismOptions):
             return options
         return options.replace(label=_build_label(options.to_dict(), overrides, groups, cls.conf))
+
+
+def _check_added_budget_keys(overrides: list[str], tree: Mapping[str, Any]) -> None:
+    """Check keys that the command line adds to a budget, which hydra accepts whatever they are.
+
+    Raises:
+        ValueError: a key belongs to another budget than the chosen one, no option reads it, or a token budget is not a
+            whole number of at least 1.
+    """
+    for line in overrides:
+        match = _ADDED_BUDGET_KEY.fullmatch(line)
+        if match is None:
+            continue
+        budget, key, _ = match.groups()
+        option = f"budgets.{budget}.{key}"
+        if budget != tree["budget"]:
+            raise ValueError(f"+{option} has no effect with budget={tree['budget']}")
+        # Options read it by ${of_budget:key,...}.
+        readable = {*TOKEN_BUDGETS}
+        for value in flatten(tree).values():
+            for keys in _OF_BUDGET.findall(str(value)):
+                readable.update(name.partition("/")[0] for name in keys.split(",")[:-1])
+        if key not in readable:
+            raise ValueError(f"+{option} is read by no option; there are {', '.join(sorted(readable))}")
+        value = tree["budgets"][budget][key]
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if key in TOKEN_BUDGETS and value is not None and not is_count:
+            raise ValueError(f"{option} must be a whole number of at least 1, not {format_value(value)}")
 
 
 class MechanismOptions(Options):

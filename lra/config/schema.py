@@ -49,7 +49,10 @@ def distinct(values: list) -> bool:
 Name = Annotated[
     str,
     Predicate(is_name),
-    Field(description="a name of 1 to 150 characters (no slash, no ${, no space at either end, not . or ..)"),
+    Field(
+        description="a name of 1 to 150 characters (no slash, backslash or control character, no ${, no space at "
+        "either end, not only dots)"
+    ),
 ]
 # Modules whose classes a run's config.yaml may name.
 Trust = Name | list[Name] | None

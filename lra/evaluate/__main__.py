@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from ..config.entry import main, name_positional
-from ..config.errors import explain, is_user_error
+from ..config.errors import explain, is_user_error, prefixed
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log, plural
@@ -130,7 +130,8 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
 
     # A result of the same weights and examples stays valid.
     fresh = fresh_data(run, trained, fresh_experiment, hashes)
-    weights = atomic.digest(run.weights)
+    with prefixed(str(run.weights)):
+        weights = atomic.digest(run.weights)
     previous = find_result(run)
     if previous and (previous.weights, previous.data) == (weights, fresh.digest):
         log(f"{title}: {summary(previous)}, already scored")

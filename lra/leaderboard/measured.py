@@ -15,7 +15,7 @@ from ..results.table import in_markdown
 from ..runs import published as tables
 from ..runs.reader import read_choices
 from ..submit import record as submission_record
-from ..submit.groups import is_control
+from ..submit.control import is_control
 from ..submit.verify import is_verified
 from .lines import LeaderboardLine, Score, Status, group_of, mechanism_of
 

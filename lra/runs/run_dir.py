@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..console import log
 from ..io import atomic, lock
-from ..io.atomic import explain_disk_errors
 from ..io.typed_json import FORM
 from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, published, record
@@ -109,7 +108,7 @@ class RunDir:
         Raises:
             ValueError: the directory belongs to other choices, is damaged or can no longer be written.
         """
-        with explain_disk_errors(self.path), contextlib.ExitStack() as stack:
+        with atomic.explain_disk_errors(self.path), contextlib.ExitStack() as stack:
             is_open, self.record = on_rank_zero(lambda: self._open(stack))
             yield is_open
 
@@ -198,17 +197,18 @@ class RunDir:
             next_best.unlink()
         self.commit_best()
 
-        # Both checkpoints must hold the parameters of this model.
+        # Both checkpoints must hold the parameters of this model, and best.ckpt the weights of last.ckpt's run.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
         checkpoint.check_shapes(self.last, last_weights, shapes)
         checkpoint.check_shapes(self.weights, checkpoint.read_weights(self.weights), shapes)
+        self.best_weights()
 
         # Checkpoints of early versions do not name their code.
         self.code = callback.get("code", config_file.code_digest())
         if self.code != config_file.code_digest():
             self.code = MIXED
             log(f"{self.title}: warning: the code of lra has changed since this training began")
-        # metrics.csv may be newer than last.ckpt, or damaged, so it is rewritten from the evaluations in last.ckpt.
+        # Rewrite metrics.csv, which may be damaged or newer than last.ckpt.
         self.curve[:] = callback["curve"]
         self._write_curve()
         return state["global_step"]
@@ -241,7 +241,7 @@ class RunDir:
             atomic.sync(self.path)
 
     def best_weights(self) -> dict[str, Tensor]:
-        """Read the best weights. Raises ValueError if the file cannot be read, or another process has replaced it."""
+        """Read the best weights. Raises ValueError if the file cannot be read or was replaced."""
         return checkpoint.read_weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from ..console import plural
 from ..options import Above
 from ..runs.published import Published
 from . import record, verify
-from .control import find_published_control
+from .control import by_mechanism, find_published_control, labels_of
 from .folder import check_author, check_folder, check_submission, importable, read_runs, write
-from .groups import by_mechanism, labels_of
 from .record import Submission, Verification
 
 

@@ -17,7 +17,7 @@ from ..runs import config_file
 from ..runs.config_file import SUITE
 from ..runs.published import Published
 from ..runs.reader import CONTROL
-from .groups import FEWEST_SEEDS, Groups, count_finished, is_control
+from .control import FEWEST_SEEDS, Groups, count_finished, is_control
 from .record import LINK_PATTERN, LINK_RULE, NAME_PATTERN, NAME_RULE, Submission
 
 # Budget of the trainings that the leaderboard compares.

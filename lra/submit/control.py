@@ -1,17 +1,49 @@
-"""The control of a submission: whether it suits the mechanisms, and published runs that replace a missing one."""
+"""Runs of a submission by mechanism, and its control: whether it suits them, and which published one replaces it."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..attention.controls import Mean
 from ..runs import config_file
 from ..runs import published as tables
 from ..runs.published import Published
 from ..runs.reader import CONTROL
-from .groups import FEWEST_SEEDS, Groups, by_mechanism, count_finished, is_control
 
 # Choices in which a mechanism and its control may differ, in addition to the options of attn. Only softmax attention
 # takes the position bias of MEGA; control_fault compares the learning rates.
 MECHANISM_CHOICES = ("optim.lr", "optim.own_lr_max", "block.bias")
+# Finished seeds that a mechanism or a control needs.
+FEWEST_SEEDS = 3
+# Class of the control, whatever its label.
+CONTROL_TARGET = f"{Mean.__module__}.{Mean.__qualname__}"
+
+# Runs by task and label.
+Groups = dict[tuple[str, str], list[Published]]
+
+
+def by_mechanism(runs: Iterable[Published]) -> Groups:
+    """Group runs by task and label."""
+    groups: Groups = defaultdict(list)
+    for run in runs:
+        groups[run.record.task, run.record.label].append(run)
+    return dict(sorted(groups.items()))
+
+
+def is_control(runs: Sequence[Published]) -> bool:
+    """Whether the runs of a label are the control; ``label_keys`` may give it another label than mean."""
+    return runs[0].choices.get("attn._target_") == CONTROL_TARGET
+
+
+def count_finished(runs: Iterable[Published]) -> int:
+    """Count the runs that ended with a result."""
+    return sum(run.record.status == "done" for run in runs)
+
+
+def labels_of(runs: Iterable[Published]) -> list[str]:
+    """Labels of the mechanisms of runs, without the control."""
+    groups = by_mechanism(runs)
+    return sorted({label for (_, label), of_label in groups.items() if not is_control(of_label)})
 
 
 def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:

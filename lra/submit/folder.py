@@ -15,6 +15,7 @@ from pathlib import Path
 from ..checks.__main__ import applicable_checks, failed_checks
 from ..checks.properties import CHECKS
 from ..config import CONF
+from ..config.errors import prefixed
 from ..evaluate.restore import restore_experiment
 from ..io import atomic, typed_json
 from ..runs import checkpoint
@@ -25,8 +26,7 @@ from ..runs.reader import is_expected, scan
 from ..runs.record import NAME as RECORD
 from ..runs.run_dir import RunDir
 from . import checks, record
-from .control import check_control
-from .groups import Groups, by_mechanism, labels_of
+from .control import Groups, by_mechanism, check_control, labels_of
 from .record import Submission
 
 
@@ -179,7 +179,8 @@ def check_source(groups: Groups, source: str, folder: Path) -> list[str]:
 
 def changed_source(groups: Groups, target: str, file: Path) -> list[str]:
     """The file of a custom class is the one that its runs were trained with."""
-    digest = atomic.digest(file)
+    with prefixed(str(file)):
+        digest = atomic.digest(file)
     changed = []
     for (task, label), runs in groups.items():
         # Runs of an old version did not record their source, so they have to be trained again.

@@ -14,8 +14,7 @@ from ..runs import config_file
 from ..runs.published import CONFIGS, Published
 from ..runs.published import read as read_tables
 from . import checks, record
-from .control import published_reruns
-from .groups import FEWEST_SEEDS, Groups, by_mechanism, is_control
+from .control import FEWEST_SEEDS, Groups, by_mechanism, is_control, published_reruns
 from .record import Comparison, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.

@@ -15,7 +15,7 @@ import torch
 from ..config.entry import main
 from ..config.quoting import report_command
 from ..console import log, plural
-from ..runs import reader
+from ..runs import reader, record
 from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
@@ -145,7 +145,12 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
         log(f"{run}: {outcome(run)}\n  {run.command}")
     if not failed:
         return None
-    return f"{len(failed)} of {len(watch.states)} runs failed; the same command tries them again"
+    # A run with a damaged record is not started again.
+    damaged = sum((run.folder / record.NAME).exists() for run in failed)
+    remedy = "the same command tries them again"
+    if damaged:
+        remedy += f", {damaged} of them after you delete its damaged {record.NAME}"
+    return f"{len(failed)} of {len(watch.states)} runs failed; {remedy}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from statistics import median
 import torch
 
 from ..bench.measure import measure
+from ..config.errors import is_out_of_memory
 from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.reader import history
 from ..train import lit
@@ -109,8 +110,14 @@ def _measured(plan: Plan) -> float | None:
     if device == "cpu":
         size = min(size, max(SEQUENCES, TOKENS // experiment.task.length))
     smaller = experiment.replace(optim=optim.replace(batch=size, micro_batch=None))
-    model = smaller.classifier().to(device).train()
-    batch = smaller.random_batch(device)
+    try:
+        model = smaller.classifier().to(device).train()
+        batch = smaller.random_batch(device)
+    # Other processes may have filled the GPU.
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
     optimiser = torch.optim.AdamW(model.parameters())
     precision = experiment.trainer.precision
     dtype = AUTOCAST_DTYPES.get(precision)

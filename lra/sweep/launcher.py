@@ -152,7 +152,7 @@ class Launcher:
             if not not_running:
                 time.sleep(POLL_SECONDS)
                 continue
-            startable = self.select_startable(not_running)
+            startable = [run for run in self.select_startable(not_running) if make_folder(run)]
             if not startable:
                 return
             steps_before = {run: steps_with_pretraining(run) for run in startable}
@@ -169,8 +169,7 @@ class Launcher:
             # no help.
             if idle >= max_idle and len(self.select_startable(startable)) == len(startable):
                 for run in startable:
-                    run.folder.mkdir(parents=True, exist_ok=True)
-                    fail(run.folder, reason or "ended without a result and without a message")
+                    record_failure(run, reason or "ended without a result and without a message")
 
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
@@ -225,5 +224,23 @@ class Launcher:
         for run, end in zip(runs, ended, strict=True):
             has_begun = steps_with_pretraining(run) > steps_before[run]
             if end.status is JobStatus.FAILED and state(run) == "left" and not has_begun:
-                fail(run.folder, explain(end._return_value))
+                record_failure(run, explain(end._return_value))
         return None
+
+
+def make_folder(run: PlannedRun) -> bool:
+    """Create the folder of a run; if that fails, log the reason and return False, so that the other runs start."""
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        log(f"{run} cannot start: {explain(error)}")
+        return False
+    return True
+
+
+def record_failure(run: PlannedRun, reason: str) -> None:
+    """Write the reason of a failure into the folder of a run; log it if that fails, so that the other runs continue."""
+    try:
+        fail(run.folder, reason)
+    except ValueError as error:
+        log(f"{run} failed: {reason}; {error}")

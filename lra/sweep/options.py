@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from ..config.base import Section
+from ..config.compose import mechanism_overrides
 from ..config.options import Options
 from ..config.schema import Above, Name, Protocol, Seeds, Some
 from ..options import NonNegative, Whole
@@ -93,6 +94,8 @@ class SweepOptions(ManyRunsOptions):
             raise ValueError(f"sweep={self.sweep.name} defines no runs: its yaml needs grids or search")
         if self.mechanisms and not self.sweep.search:
             raise ValueError(f"mechanisms {SEARCH_ONLY}")
+        if mechanism_overrides(self.command_overrides) and "mechanisms" in override_keys(self.command_overrides):
+            raise ValueError("attn= replaces mechanisms=: give only one of them")
         for text in self.mechanisms:
             if not text.strip():
                 raise ValueError("mechanisms must be names of conf/attn with options, not ''")

@@ -15,7 +15,7 @@ from ..config.errors import prefixed
 from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
 from ..console import clock, plural
-from ..runs import checkpoint, record
+from ..runs import record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
 from ..train.plan import resolve
@@ -199,9 +199,6 @@ def plan_seeds(
     choices = plan.experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(composed.home)
     run_seconds, basis = estimates.of(plan, choices, left=seed_dirs.count_unfinished(composed.seeds) > 0)
-    # Pretraining has checkpoints as well.
-    num_phases = 2 if composed.pretrained else 1
-    disk_bytes = checkpoint.disk_bytes(plan.params) * num_phases
     runs = []
     for seed in composed.seeds:
         run = PlannedRun(
@@ -212,7 +209,7 @@ def plan_seeds(
             folder=seed_dirs.path(seed),
             steps=composed.optim.steps,
             eval_every=composed.optim.eval_every,
-            disk=disk_bytes,
+            disk=plan.disk_bytes,
             seconds=run_seconds,
             basis=basis,
         )

@@ -13,8 +13,8 @@ from ..startup import end_quietly, interruptible
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed, see ``run.run``. Raises ValueError if the configuration cannot run."""
-    # Lightning takes seconds to import, so it is imported after the options have been checked. Ctrl-C during the import
-    # prints one line.
+    # Import Lightning, which takes seconds, only after the options are checked. Ctrl-C during the import ends the
+    # process at once, because imported code may swallow a KeyboardInterrupt.
     end_quietly()
     from .run import run
 

@@ -15,10 +15,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ..config.compose import config_dir_flags
-from ..config.errors import AlreadyReported
 from ..config.schema import Trainer
 from ..config.workers import killed_by
-from ..console import first_line
+from ..console import AlreadyReported, first_line
 from ..data.source import cores
 
 # Text of gloo's RuntimeError when another process has ended.

@@ -41,15 +41,20 @@ class Plan:
         seeds = self.experiment.seeds
         return len(seeds) - 1 - seeds.index(seed)
 
+    @property
+    def disk_bytes(self) -> int:
+        """Disk space of a seed."""
+        # Pretraining has checkpoints as well.
+        num_phases = 2 if self.experiment.pretrained else 1
+        return num_phases * checkpoint.disk_bytes(self.params)
+
     def messages(self) -> list[str]:
         """Describe the runs that follow, for the log. The data must be set up."""
         experiment = self.experiment
         optim = experiment.optim
         seeds = plural(len(experiment.seeds), "seed")
         examples = len(self.data.splits["val"])
-        # Pretraining has checkpoints as well.
-        num_phases = 2 if experiment.pretrained else 1
-        megabytes = max(1, round(num_phases * checkpoint.disk_bytes(self.params) / 2**20))
+        megabytes = max(1, round(self.disk_bytes / 2**20))
         messages = [
             f"{seeds}, {plural(optim.steps, 'step')} with batch size {optim.batch}, "
             f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "

@@ -28,12 +28,12 @@ def run(experiment: Experiment) -> None:
     Raises:
         ValueError: the configuration cannot run.
     """
-    # Read the commit and the code now, because the checkout may change during training. Each job of -m reads the
-    # commit again, because the job has only now imported its mechanism.
+    # Record the commit and the code now, because the checkout may change during training. Clear the commit that an
+    # earlier job of -m has cached: this job has only now imported its mechanism.
     record.git_commit.cache_clear()
     record.git_commit()
     config_file.code_digest()
-    # The files of custom classes too, which may change while the data are prepared.
+    # Also hash the files of custom classes, which may change while the data are prepared.
     config_file.source_digests(experiment.to_dict())
     reason = experiment.unavailable
     if reason and experiment.multirun:
@@ -106,7 +106,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     """
     experiment = plan.experiment
     device.prepare_process(plan.device, experiment.trainer.threads)
-    # Hash the files of custom classes now, because they may be edited during training.
+    # Hashes of the files of custom classes; they are cached, so ``lra train`` gets the ones that ``run`` computed.
     sources = config_file.source_digests(run_dir.choices)
     # Record of the pretraining; None without pretraining.
     pretraining = None
@@ -168,6 +168,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         val=phase.best_score,
         test=test_score,
         constant_baseline=baselines.constant,
+        # ``floor`` and ``bag`` are the field names of published records.
         floor=baselines.chance,
         bag=baselines.bag_of_tokens,
         n_val=len(data.splits["val"]),
@@ -180,7 +181,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         device=device.device_name(plan.device, plan.processes.count),
         status=phase.status,
         pretrain=pretraining,
-        # Start of a checksum of the data that replace the official file; None without such a substitute.
+        # Prefix of the checksum of a substitute for the official data file, else None.
         data=data.source.substitute,
         train_loss=diagnostics.finite(phase.train_loss),
         lr=experiment.optim.lr,

@@ -139,15 +139,26 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
 
 @contextmanager
 def resumable(trainer: L.Trainer, run_dir: RunDir) -> Iterator[None]:
-    """Turn the SystemExit by which Lightning ends after Ctrl-C or SIGTERM into a KeyboardInterrupt with the remedy."""
+    """Raise KeyboardInterrupt with the step and the remedy if Ctrl-C or SIGTERM ends the block."""
     try:
-        yield
-        # Lightning does not look at a signal after the last batch of an evaluation.
-        if trainer.received_sigterm:
-            raise SystemExit
-    except SystemExit:
+        with stoppable(trainer):
+            yield
+    except KeyboardInterrupt:
         remedy = f"the same command resumes from step {run_dir.saved_step()}"
         raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None
+
+
+@contextmanager
+def stoppable(trainer: L.Trainer) -> Iterator[None]:
+    """Raise KeyboardInterrupt if Ctrl-C or SIGTERM ends the block, which may call the trainer once."""
+    try:
+        yield
+    # Lightning ends the process by SystemExit.
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    # Lightning does not look at a signal after the last batch of an evaluation.
+    if trainer.received_sigterm:
+        raise KeyboardInterrupt
 
 
 class CheckpointFile(TorchCheckpointIO):
@@ -229,13 +240,11 @@ def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float
     # The seed acts in training only.
     module = LitClassifier.of(plan.experiment, model, seed=0)
     trainer = make_trainer(plan, logger=False)
-    try:
+    with stoppable(trainer):
         trainer.validate(module, data, verbose=False)
-        val_score = module.score
+    val_score = module.score
+    with stoppable(trainer):
         trainer.test(module, data, verbose=False)
-    # Lightning ends the process after Ctrl-C, without a message.
-    except SystemExit:
-        raise KeyboardInterrupt from None
     return val_score, module.score
 
 

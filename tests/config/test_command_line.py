@@ -209,6 +209,9 @@ ERRORS = {
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
         "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
         "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
+        "task=listops attn=mean +budgets.smoke.alowance=16": "+budgets.smoke.alowance is read by no option; there",
+        "task=listops attn=mean +budgets.quick.allowance=16": "quick.allowance has no effect with budget=smoke",
+        "task=listops attn=mean +budgets.smoke.allowance=-16": "smoke.allowance must be a whole number of at least 1",
         "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
         "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
         "task=listops attn=mean optim.cosine=[1,4]": "optim.cosine must be null with optim.schedule=one_cycle, not [1",
@@ -218,7 +221,7 @@ ERRORS = {
         "task=listops attn=mean model.embed={_target_:lra.model.embed.TokenEmbedding,_partial_:true}": "the model of "
         "mean cannot be built: ",
         "task=listops attn=psf attn.channels=8 attn.project=false": "model.dim is 64, the mixer returns 8",
-        "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block changes the width 512 to 128",
+        "experiment=psf_listops model.layers=2": "model.layers must be 1, not 2: a block changes the width 512 to 128",
         "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
         "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
         "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",

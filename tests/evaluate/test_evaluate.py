@@ -165,6 +165,7 @@ def test_collect_writes_results_into_published_study(runs, run, call, command, t
     [
         ("best.ckpt", Path.unlink, "has no best.ckpt; copy the weights of the run there"),
         ("best.ckpt", flip, "best.ckpt cannot be used"),
+        ("best.ckpt", lambda path: (path.unlink(), path.mkdir()), "best.ckpt: it cannot be read: Is a directory"),
         (record.NAME, lambda path: path.write_text("{}"), "is not a fresh-test result"),
     ],
 )

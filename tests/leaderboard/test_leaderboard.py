@@ -17,7 +17,7 @@ from lra.results import paper_values
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
 from lra.submit import folder, verify
-from lra.submit.groups import by_mechanism
+from lra.submit.control import by_mechanism
 from lra.submit.record import Comparison, Submission, Verification
 
 FIVE = [60.0, 80.0, 80.0, 80.0, 90.0]

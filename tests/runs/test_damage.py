@@ -169,6 +169,7 @@ HARM = {
     "last.ckpt cannot be used (its part": lambda home, other: flip(home / "last.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "best.ckpt does not hold the weights of": lambda home, other: torch.save({"a": torch.zeros(1)}, home / "best.ckpt"),
+    "it is not the file that this training wrote": lambda home, other: shutil.copy(other / "best.ckpt", home),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
     "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change_dim(home / "config.yaml"),
     "last.ckpt has format 3 instead of 2: another version": lambda home, other: change_form(home / "last.ckpt"),

@@ -18,9 +18,8 @@ from lra.runs import published as tables
 from lra.submit import checks, verify
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
-from lra.submit.control import check_control, find_published_control, shared_choices
+from lra.submit.control import by_mechanism, check_control, find_published_control, labels_of, shared_choices
 from lra.submit.folder import check_folder, check_source, import_alone
-from lra.submit.groups import by_mechanism, labels_of
 from lra.submit.verify import is_verified, rerun_command, tolerance
 
 STUDY = tables.HOME / "paper"

@@ -179,6 +179,12 @@ def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypa
     assert "cur_abs/seed-1: finished, but without best.ckpt; delete the folder" in report
 
 
+def test_run_whose_folder_cannot_be_made_does_not_stop_the_others(tmp_path, monkeypatch, call):
+    write_folder(tmp_path, {"sweep-selection-smoke/listops/cur_sum": b"a file"})
+    stop, report = sweep(monkeypatch, call, finish_each(lambda run: None), f"runs={tmp_path}")
+    assert stop is None and "cur_sum seed 0 cannot start" in report and "2 of 4 done, 2 left" in report
+
+
 def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkeypatch, call):
     rounds = []
     locked_dir = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
@@ -295,8 +301,7 @@ def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launch
     assert 0 < len(initial) < 4
     rerun = start(args)
     _, err = rerun.communicate(timeout=600)
-    assert rerun.returncode == 0 and "4 of 4 done" in err, err
-    assert initial.items() <= finished(tmp_path).items()
+    assert rerun.returncode == 0 and "4 of 4 done" in err and initial.items() <= finished(tmp_path).items(), err
     report = results(tmp_path)
     assert len(report) == 4 and set(report.values()) <= {0, 1}
     # Killed between writing the record and logging the end.

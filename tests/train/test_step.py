@@ -134,8 +134,7 @@ def train_and_evaluate(experiment: Experiment) -> None:
     lit = LitClassifier.of(experiment, model.train(), seed=0)
     with NoWaiting() as mode:
         lit.batch_loss(batch).backward()
-    assert mode.copies == 0
-    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert mode.copies == 0 and all(parameter.grad is not None for parameter in model.parameters())
     model.eval()
     with torch.no_grad():
         lit.validation_step(batch, 0)
