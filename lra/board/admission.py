@@ -25,8 +25,8 @@ ABOUT = (
     f"A task is admitted if the controls and the bag-of-tokens baseline (bag) have normalised scores of at most "
     f"{100 * MAX_BASELINE:.0f}, every seed of {EXACT} has at least {100 * SOLVED:.0f}, and at most a third of the "
     f"mechanisms have a test score of {CEILING} % or more; {UNSOLVED_TASK}, which nothing solves within minutes, needs "
-    f"a lead of {MIN_LEAD} points of {EXACT} instead. (search): best learning rate of the search, n = 1, until two "
-    "seeds have ended, failed ones included."
+    f"a lead of {MIN_LEAD} points of {EXACT} instead. (search): fewer than two seeds have ended, failed ones "
+    "included, so this is the single run at the best learning rate of the search."
 )
 
 

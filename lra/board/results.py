@@ -171,9 +171,12 @@ def iqm_cell(scores: Scores) -> Cell:
 
 
 def _interval_cell(score: float, ends: tuple[float, float] | None, num_runs: int) -> Cell:
-    """Make a cell of a normalised score, with the ends of its interval if it has one."""
+    """Make a cell of a normalised score, with the ends of its interval if it has one.
+
+    An interval without width is left out: equal scores do not prove that others would be equal too.
+    """
     value = 100 * score
-    if ends is None:
+    if ends is None or ends[0] == ends[1]:
         return Cell(text=f"{value:.1f}", value=value, n=num_runs)
     low = 100 * ends[0]
     high = 100 * ends[1]

@@ -45,7 +45,7 @@ lra leaderboard write=true   # writes this page and the index of docs/mechanisms
 
 | protocol | training |
 | --- | --- |
-| two-layer | the encoder of Nystromformer and of this suite: 2 layers, d 64, best validation checkpoint |
+| two-layer | the encoder of Nystromformer and of this suite: 2 layers, d 64, best validation (Text: test) checkpoint |
 | official | sizes of the Long Range Arena: up to 6 layers, d 512, chosen per task |
 | s4-sized | as state-space models and MEGA: mostly 4 to 8 layers, longer training, settings per task |
 | pretrained | the same model first trained to predict masked or next inputs of the task |

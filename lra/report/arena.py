@@ -157,7 +157,7 @@ def task_table(task: str, lines: list[ArenaEntry], *, is_fresh: bool) -> Table:
         if name != most_frequent:
             hardware += f"; on {name} for {', '.join(names)}"
     if num_elsewhere:
-        hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device"
+        hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device and are not in ms"
 
     # What the runs have in common, and data that are not the official file.
     about = f"{_seed_range(lines)} at the papers' budget"

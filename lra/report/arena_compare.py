@@ -19,6 +19,8 @@ from .arena_entries import LONGER, ArenaEntry, arena_rows, difference_cell, line
 
 # The mechanism whose gap to its published value is judged.
 LABEL = "cur_abs"
+# CUR with a correction is not a selection of CUR.
+CORRECTED = "cur_plus"
 # CURformer, Table 4, selection abs: mean and standard deviation of five runs on the official 2,000 test examples.
 PUBLISHED = 39.62
 PUBLISHED_STD = 0.62
@@ -43,8 +45,10 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     # remark in its name, such as "longer training", or a changed option in its label, such as optim.lr=0.001.
     compared = []
     for entry in lines:
-        is_compared = entry.row.label.startswith("cur_") or entry.row.label == EXACT
-        is_usual = entry.name == entry.row.label and "=" not in entry.row.label
+        label = entry.row.label
+        is_selection = label.startswith("cur_") and label != CORRECTED
+        is_compared = is_selection or label == EXACT
+        is_usual = entry.name == label and "=" not in label
         if is_compared and is_usual and len(entry.fresh) > 1:
             compared.append(entry)
     # Only scores on the same examples are compared: on the examples that most mechanisms share.

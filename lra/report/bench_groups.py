@@ -92,16 +92,16 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
     """Estimate the exponent of n over the last three points: log(value ratio) / log(n ratio) of the outer two.
 
     Args:
-        points: (n, value) in order of n; points without a value are skipped.
+        points: (n, value) in order of n, for all lengths of a group, so that its exponents have the same lengths.
 
     Returns:
-        The exponent; None for fewer than three points.
+        The exponent; None for fewer than three points, or if one of the last three has no value.
     """
-    measured = [(n, value) for n, value in points if value]
+    measured = [(n, value) for n, value in points[-3:] if value]
     if len(measured) < 3:
         return None
     # Two doublings if n doubles from point to point.
-    first_n, first_value = measured[-3]
+    first_n, first_value = measured[0]
     last_n, last_value = measured[-1]
     value_ratio = last_value / first_value
     length_ratio = last_n / first_n

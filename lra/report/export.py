@@ -23,15 +23,15 @@ from .plots import learning_curves, seed_points, speed_accuracy
 from .plots.lr_curves import highlight
 from .pretraining import pretraining
 
-# Shown once per page: everything that the tables have in common, with the explanations of the marks that they have.
+# Shown once per page: everything that the tables have in common. A page with marks appends their explanation.
 LEGEND = (
     "Scores are percentages: mean ± sample standard deviation over n seeds, each tested at its best validation "
     "checkpoint; for Text in the papers' protocol the test set selects it, so these scores are optimistic. "
     "(+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the same answer; "
-    "the mean includes them. {marks} fresh test: accuracy on further generated examples (lra "
-    "evaluate), ± standard error. val: mean validation score of these checkpoints. constant: test score of the best "
-    "constant answer. ms: median milliseconds per step on the device with the most runs of the task; CPUs of different "
-    "models with as many threads count as one. details: facts in which rows differ. Published values: other settings."
+    "the mean includes them. fresh test: accuracy on further generated examples (lra evaluate), ± standard error. val: "
+    "mean validation score of these checkpoints. constant: test score of the best constant answer. ms: median "
+    "milliseconds per step on the device with the most runs of the task; CPUs of different models with as many threads "
+    "count as one. details: facts in which rows differ. Published values: other settings."
 )
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"
@@ -107,7 +107,7 @@ def export(
     # The page and its Markdown version.
     notes = paper_values.notes(_published_values(studies))
     write(out / "report.md", markdown(contents, chapters, notes))
-    html = page.render(contents, chapters, LEGEND.format(marks=MARKS), notes, damaged + unreadable, out)
+    html = page.render(contents, chapters, f"{LEGEND} {MARKS}", notes, damaged + unreadable, out)
     write(out / "index.html", html)
     return unreadable, [path.with_suffix(".png") for path in captions]
 
@@ -285,7 +285,7 @@ def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
     """Format the report as Markdown: legend, tables, pictures of chapters, and the sources of the published values."""
-    sections = ["# Results", LEGEND.format(marks=MARKS)]
+    sections = ["# Results", f"{LEGEND} {MARKS}"]
     for study in studies:
         # The first table has the name of the study as its heading.
         first, *further = study.results + study.details

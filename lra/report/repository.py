@@ -39,7 +39,7 @@ python -m lra.report published=true
 and a test fails if it differs from the records. The section of a study gives the command and the hardware of its runs.
 `attn=mean` is the control without attention: every query gets the mean of the values.
 
-{export.LEGEND.format(marks=GAIN_MARKS)}"""
+{export.LEGEND} {GAIN_MARKS}"""
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:
@@ -77,8 +77,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     for picture in arena.pictures(studies):
         file_name = _file_name(picture)
         all_pictures[docs / file_name] = picture
+        subject = picture.caption.partition(";")[0]
         sentence = f"{picture.caption[0].upper()}{picture.caption[1:]}."
-        readme_blocks.append(f"![{picture.caption}](docs/{file_name})\n\n{sentence}")
+        readme_blocks.append(f"![{subject}](docs/{file_name})\n\n{sentence}")
     readme_blocks.append(arena.readme(studies))
     # A section for each study, and the studies that the README shows.
     for name, rows in studies.items():
@@ -88,18 +89,17 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
             file_name = _file_name(picture)
             pictures[file_name] = picture
             all_pictures[docs / file_name] = picture
-        # The studies of the board are named board, board-rates and so on.
-        page = board_sections if name.split("-")[0] == BOARD else sections
-        page.append(_section(rows, info, boards, pictures))
+        is_of_board = name.split("-")[0] == BOARD
+        (board_sections if is_of_board else sections).append(_section(rows, info, boards, pictures))
         readme_rows = [row for row in rows if row.task in info.readme]
         if readme_rows:
             readme_blocks.append(_readme_block(readme_rows, boards))
 
     # Pages that are generated as a whole, then generated blocks of pages.
-    readme = root / "README.md"
     texts = {docs / "results.md": _paragraphs(sections) + "\n"}
     if len(board_sections) > 1:
         texts[docs / "board_results.md"] = _paragraphs(board_sections) + "\n"
+    readme = root / "README.md"
     texts[readme] = _with_block(readme, _paragraphs(readme_blocks))
     board_page = docs / "board.md"
     if board_page.exists():

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from operator import itemgetter
 
 from ..runs.reader import RATE
 from .summary import Row
@@ -29,6 +28,12 @@ def without_search(rows: list[Row]) -> list[Row]:
     return selected
 
 
+BEST_RATE = (
+    "the learning rate with the highest mean validation score, whatever the number of seeds (rates with failed seeds "
+    "come last)"
+)
+
+
 def label_without_rate(row: Row) -> str:
     """Return the label of a row without its learning rate."""
     return RATE.sub("", row.label)
@@ -52,12 +57,12 @@ def rate_order(rate: str) -> float:
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """Return the row with the highest mean validation score; None if no row has one."""
-    scores = [(row.val, row) for row in rows if row.val is not None]
-    if not scores:
-        return None
-    _, best_row = max(scores, key=itemgetter(0))
-    return best_row
+    """Return the row with the highest mean validation score; None if no row has one.
+
+    A row with failed seeds loses against every row without, because its mean leaves the failed seeds out.
+    """
+    scored = [row for row in rows if row.val is not None]
+    return max(scored, key=lambda row: (not row.num_failed, row.val), default=None)
 
 
 def lr_table(rows: list[Row]) -> Table | None:
@@ -81,12 +86,12 @@ def lr_table(rows: list[Row]) -> Table | None:
         return None
 
     cells = frame(HEAD, lines, keys)
-    about = "Test score at the learning rate with the highest mean validation score."
+    about = f"Test score at {BEST_RATE}."
     searched = [by_rate for by_rate in trials(rows).values() if len(by_rate) > 1]
     if any(BUDGET in by_rate for by_rate in searched):
         about = (
-            "Test score at the budget's learning rate, and at the one with the highest mean validation score. Tables "
-            "over all tasks show the budget's rate, tables of one task every rate."
+            f"Test score at the budget's learning rate, and at {BEST_RATE}. Tables over all tasks show the budget's "
+            "rate, tables of one task every rate."
         )
     else:
         cells = cells.drop(columns="at budget's rate")

@@ -294,8 +294,7 @@ def test_flop_formulas_match_torch_flop_counter():
     formula = lambda attention, backward=False: roofline.flops(attention, 4, 96, 8, backward=backward)
     cur, released, exact = CUR(SIZES, count=16), ReleasedCUR(SIZES, count=16), Exact(SIZES)
     assert formula(cur) == formula(released) == count_flops(released, forward) + 4 * 2 * 16 * 16 * 8
-    assert formula(released, True) == 3 * formula(released)
-    assert formula(exact) == count_flops(exact, forward)
+    assert formula(released, True) == 3 * formula(released) and formula(exact) == count_flops(exact, forward)
     # The formula also counts the scores that the backward pass recomputes.
     assert formula(exact, True) == count_flops(exact, forward_backward) + 4 * 2 * 96 * 96 * 8
     exact.causal = True

@@ -45,8 +45,7 @@ def test_store_round_trip_is_exact(tmp_path, towers, features, labels):
     splits = load(tmp_path / "set", PROVENANCE)
     verify(tmp_path / "set")
     sums = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "set", capture_output=True, text=True)
-    assert sums.returncode == 0 and sums.stdout.count(": OK") == 7
-    assert list(splits) == ["a", "b"]
+    assert sums.returncode == 0 and sums.stdout.count(": OK") == 7 and list(splits) == ["a", "b"]
     for name, split in splits.items():
         tokens, lengths, answers = (np.concatenate(parts) for parts in zip(*chunks[name], strict=True))
         assert len(split) == 21 and split.towers == towers

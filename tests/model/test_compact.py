@@ -94,8 +94,7 @@ def test_compact_batch_orders_real_tokens_first(pair):
         assert torch.equal(compact.positions[i, 0, : len(real)], real)
         assert len(compact.positions[i, 0].unique()) == compact.inputs.shape[-1]
     # A sequence that consists of masked tokens keeps its first token.
-    assert compact.mask[..., 0].all()
-    assert torch.equal(padded.label, compact.label)
+    assert compact.mask[..., 0].all() and torch.equal(padded.label, compact.label)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -80,8 +80,7 @@ def visit(browser, pages):
         return page
 
     yield open_page
-    assert messages == []
-    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    assert messages == [] and {url.split(":")[0] for url in requests} <= {"file", "data"}
 
 
 def column(page, table, number):

@@ -104,12 +104,10 @@ def marks(*columns):
 
 def test_best_mark_needs_significance_over_every_other():
     high, low, close = ({k: level + (-1) ** k for k in range(4)} for level in (50, 30, 49.5))
-    assert marks(low, high, {}) == ["", "best", ""]
-    assert marks(low, high, close) == ["", "tied", "tied"]
+    assert marks(low, high, {}) == ["", "best", ""] and marks(low, high, close) == ["", "tied", "tied"]
     # A single seed cannot be tested.
     assert marks(low, high, {0: 31.0}) == ["", "", ""]
-    assert marks({0: 50.0}, low) == marks(high, {}) == ["", ""]
-    assert marks(high, high) == ["tied", "tied"]
+    assert marks({0: 50.0}, low) == marks(high, {}) == ["", ""] and marks(high, high) == ["tied", "tied"]
     # With two others, Holm's correction doubles the smaller p-value.
     below = {k: 48.0 + (-1) ** k for k in range(4)}
     p = stats.ttest_ind(list(high.values()), list(below.values()), equal_var=False).pvalue

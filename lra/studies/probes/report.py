@@ -25,13 +25,13 @@ ABOUT = (
 MATRICES = {
     record.SWAPS: (
         "Swapped mechanisms",
-        "Mean test score over seeds of the trained weights (row) with each mechanism (column), without training, on "
-        "the scored examples. own: the run's mechanism; empty: the weights do not fit, or some would be untrained.",
+        "Mean test score over all probed seeds of the trained weights (row) with each mechanism (column), without "
+        "training. own: the run's mechanism; empty: the weights do not fit, or some would be untrained.",
     ),
     record.FILLED: (
         "Scores over the number of tokens",
-        "Mean test score over seeds of the examples with at least the given number of tokens and less than twice as "
-        "many, padding and filler excluded. own: all scored examples.",
+        "Mean test score, over all probed seeds, of the scored examples with at least the given number of tokens and "
+        "less than twice as many, padding and filler excluded. own: all scored examples.",
     ),
 }
 # Percent of MEGA's accuracy that networks of convolutions of width 61 reach (docs/formulas.md, short convolutions).

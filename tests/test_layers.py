@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOORS = [
+LAYERS = [
     {"lra"},
     {"ops", "io", "reference"},
     {"attention", "model", "data"},
@@ -23,7 +23,7 @@ FLOORS = [
     {"studies", "submit"},
     {"leaderboard"},
 ]
-FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
+LAYER = {folder: number for number, folders in enumerate(LAYERS) for folder in folders}
 # Imports within a layer. model needs only the base class of attention, board plans runs of sweeps, report shows board
 # tables and publishes to Weights & Biases, sweep measures unknown step times, and bench prints its own tables.
 EDGES_WITHIN_LAYER = {("model", "attention"), ("train", "runs"), ("board", "sweep"), ("report", "board")}
@@ -83,12 +83,12 @@ def edges() -> list[tuple[str, str]]:
 
 
 def test_every_folder_has_a_layer_and_imports_go_down_or_along_listed_edges():
-    assert {folder(module) for module in imports()} == set(FLOOR)
+    assert {folder(module) for module in imports()} == set(LAYER)
     same_layer = set()
     for source, target in edges():
         here, target_folder = folder(source), folder(target)
-        assert FLOOR[target_folder] <= FLOOR[here], f"{source} imports {target}, which is above it"
-        if here != target_folder and FLOOR[target_folder] == FLOOR[here]:
+        assert LAYER[target_folder] <= LAYER[here], f"{source} imports {target}, which is above it"
+        if here != target_folder and LAYER[target_folder] == LAYER[here]:
             same_layer.add((here, target_folder))
     assert same_layer == EDGES_WITHIN_LAYER
 
