@@ -45,8 +45,8 @@ class PrepareOptions(TaskOptions):
     unread: ClassVar[tuple[str, ...]] = tuple(Experiment.model_fields.keys() - TaskOptions.model_fields.keys())
 
     # Both are None without a task, which lists all data, and with task=all.
-    task: schema.Task = schema.absent()
-    source: schema.Source = schema.absent()
+    task: schema.Task = schema.omittable()
+    source: schema.Source = schema.omittable()
     workers: schema.Threads | None
     force: bool
     verify: bool

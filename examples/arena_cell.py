@@ -6,10 +6,10 @@ command to resume.
 """
 
 if __name__ == "__main__":
-    from lra.startup import wait_briefly
+    from lra.startup import limit_spinning
 
     # Set before torch is imported, because torch then reads how its threads wait.
-    wait_briefly()
+    limit_spinning()
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ from lra.config.experiment import Experiment
 from lra.report.overview import score_table
 from lra.results.summary import collect
 from lra.runs import checkpoint
-from lra.train.plan import resolve
+from lra.train.plan import make_plan
 from lra.train.run import run_seeds
 
 TASK = "listops"
@@ -32,7 +32,7 @@ def train(mechanism: str, study: str, budget: str, num_seeds: int) -> None:
     """Train as ``lra train task=listops attn=<mechanism> budget=<budget>`` does; the first run generates the data."""
     overrides = [f"task={TASK}", f"attn={mechanism}", f"budget={budget}", f"study={study}"]
     experiment = compose(Experiment, [*overrides, f"seeds={list(range(num_seeds))}"])
-    run_seeds(resolve(experiment))
+    run_seeds(make_plan(experiment))
 
 
 def main(mechanism: str = "cur_abs", budget: str = "quick", seeds: str = "2") -> str:

@@ -128,7 +128,7 @@ def accepts(kind: Any, value: Any) -> bool:
     return True
 
 
-def one_of(name: str, value: Any, choices: Any) -> None:
+def require_choice(name: str, value: Any, choices: Any) -> None:
     """Raise ValueError if the value of an option is not a valid choice.
 
     Args:
@@ -140,7 +140,7 @@ def one_of(name: str, value: Any, choices: Any) -> None:
         raise ValueError(rejection(name, value, choices))
 
 
-def in_range(name: str, value: float, bounds: Range, bound: str = "") -> None:
+def require_range(name: str, value: float, bounds: Range, bound: str = "") -> None:
     """Raise ValueError if the value of an option is out of range.
 
     Args:

@@ -20,8 +20,8 @@ def begin() -> None:
     """
     refuse_other_platforms()
     refuse_deleted_folder()
-    wait_briefly()
-    end_quietly()
+    limit_spinning()
+    end_on_interrupt()
 
 
 def refuse_other_platforms() -> None:
@@ -38,7 +38,7 @@ def refuse_deleted_folder() -> None:
         sys.exit("lra: the working directory was deleted; change to another one")
 
 
-def wait_briefly() -> None:
+def limit_spinning() -> None:
     """Let the threads of libgomp, the OpenMP runtime of torch's Linux wheels, sleep soon after they begin to wait.
 
     By default they poll for about a millisecond at each of the thousand joins of a training step, on cores that other
@@ -54,7 +54,7 @@ def interpret_kernels() -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-def end_quietly() -> None:
+def end_on_interrupt() -> None:
     """Let Ctrl-C during an import print "lra: interrupted" and exit with status 1, until ``interruptible`` is called.
 
     Outside of imports it raises KeyboardInterrupt as usual. A handler that another program has set is kept, and nothing

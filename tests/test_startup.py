@@ -38,7 +38,7 @@ def test_spin_count_respects_environment(name, value, spins, monkeypatch):
     for variable in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, value)
-    startup.wait_briefly()
+    startup.limit_spinning()
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
@@ -150,7 +150,7 @@ def test_interrupt_during_imports_prints_one_message(package, code, command, tmp
 def test_interrupt_after_imports_raises_keyboard_interrupt(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        startup.end_quietly()
+        startup.end_on_interrupt()
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -27,6 +27,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -201,6 +202,22 @@ def zero_padding(
     if mask is None:
         return x
     return x * mask[:, None, :, None]
+
+
+def divide_sums(
+    sums: Float[Tensor, "N H L E_plus_1"],
+    mask: Bool[Tensor, "N L"] | None,
+) -> Float[Tensor, "N H L E"]:
+    """Divide weighted sums of values by the sum of the weights, which is the last column.
+
+    Padded queries may see no key, so for them the result is 1.
+    """
+    if mask is not None:
+        is_real = mask[:, None, :, None]  # (N,1,L,1)
+        sums = torch.where(is_real, sums, 1)
+    numerator = sums[..., :-1]
+    denominator = sums[..., -1:]
+    return numerator / denominator
 
 
 def as_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision
 from ..options import Positive
-from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
+from .base import Mixer, Sizes, divide_sums, merge_heads, split_heads, zero_padding
 
 
 class Based(Mixer):
@@ -71,13 +71,7 @@ class Based(Mixer):
             sums = scalar_decay_attention(phi_q, phi_k, v_ones, log_decay, scale=1.0)
         else:
             sums = phi_q @ (phi_k.mT @ v_ones)
-        if mask is not None:
-            # A padded query may see no key at all.
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            sums = torch.where(is_real, sums, 1)
-        numerator = sums[..., :-1]
-        denominator = sums[..., -1:]
-        return numerator / denominator
+        return divide_sums(sums, mask)
 
 
 def _taylor_features(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L F"]:

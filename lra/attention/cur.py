@@ -14,7 +14,7 @@ from ..ops.attention_maps import Impl, Weights, check_kernels, uses_kernels
 from ..ops.cur import Bias, CUROptions, cur
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.selection import Pairing, Resample, Score
-from ..options import Range, in_range
+from ..options import Range, require_range
 from .base import Attention, Sizes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CUR(Attention):
         impl: Impl = "sdpa",
     ):
         super().__init__(sizes)
-        in_range("count", count, Range(1, sizes.length), "length")
+        require_range("count", count, Range(1, sizes.length), "length")
         check_kernels(impl, count=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.options = CUROptions(
             count=count,

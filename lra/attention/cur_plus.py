@@ -7,7 +7,7 @@ from torch import Tensor
 from ..ops.cluster_attention import Impl, cur_plus
 from ..ops.cur import CUROptions
 from ..ops.selection import Pairing, Resample, Score
-from ..options import Range, in_range
+from ..options import Range, require_range
 from .base import Attention, Sizes
 
 
@@ -48,7 +48,7 @@ class CURPlus(Attention):
         impl: Impl = "sdpa",
     ):
         super().__init__(sizes)
-        in_range("count", count, Range(1, sizes.length), "length")
+        require_range("count", count, Range(1, sizes.length), "length")
         self.options = CUROptions(
             count=count,
             score=score,

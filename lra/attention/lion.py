@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision, upcast
-from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
+from .base import Mixer, Sizes, divide_sums, merge_heads, split_heads, zero_padding
 from .recurrent_parts import log_decays_by_horizon
 
 
@@ -100,13 +100,7 @@ class LionS(Mixer):
         sums = scalar_decay_attention(
             phi_q, phi_k, v_ones, log_decay, scale=1.0, bidirectional=bidirectional, key_decays=True
         )
-        if mask is not None:
-            # A padded query may see no key at all: avoid 0 / 0.
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            sums = torch.where(is_real, sums, 1)
-        numerator = sums[..., :-1]
-        denominator = sums[..., -1:]
-        return numerator / denominator
+        return divide_sums(sums, mask)
 
 
 class LionD(LionS):

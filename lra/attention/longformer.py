@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import attend_blocks, band_mask, hide_keys, split_blocks, windows
-from ..options import Positive, Range, in_range
+from ..options import Positive, Range, require_range
 from .base import Attention, Sizes, as_attn_mask
 
 
@@ -29,7 +29,7 @@ class Longformer(Attention):
 
     def __init__(self, sizes: Sizes, *, window: Positive = 512, global_tokens: int = 0):
         super().__init__(sizes)
-        in_range("global_tokens", global_tokens, Range(0, sizes.length), "length")
+        require_range("global_tokens", global_tokens, Range(0, sizes.length), "length")
         self.window = window
         self.global_tokens = global_tokens
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_ssm
-from ..options import Above, Positive, Range, in_range
+from ..options import Above, Positive, Range, require_range
 from .base import Mixer, Sizes
 
 
@@ -50,7 +50,7 @@ class LRU(Mixer):
         self.causal = not bidirectional
         # Real numbers in the recurrent state of one direction: two for each of the N complex numbers.
         self.state_size = 2 * states
-        in_range("r_max", r_max, Range(r_min), "r_min")
+        require_range("r_max", r_max, Range(r_min), "r_min")
         self.rates = {"nu": rate, "theta": rate, "gamma": rate, "b": rate}
 
         # Lemma 3.2: u1 and u2 uniform in (0, 1). At both ends of the interval a logarithm is infinite.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..ops.precision import upcast
 from ..ops.selective_scan import selective_scan
-from ..options import Above, Positive, Range, in_range
+from ..options import Above, Positive, Range, require_range
 from .base import Mixer, Sizes
 from .recurrent_parts import ShortConvolution, initial_step_biases
 
@@ -63,7 +63,7 @@ class Mamba(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         decay_max = states if decay_max is None else decay_max
-        in_range("decay_max", decay_max, Range(decay_min), "decay_min")
+        require_range("decay_max", decay_max, Range(decay_min), "decay_min")
         self.causal = causal
         inner = expand * dim
         self.state_size = inner * states

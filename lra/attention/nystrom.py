@@ -15,7 +15,7 @@ from ..ops.attention_maps import Impl, check_kernels, ensure_nonempty, landmark_
 from ..ops.convolution import convolve_sequence
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.segment_means import segment_means
-from ..options import Range, Whole, in_range
+from ..options import Range, Whole, require_range
 from .base import Attention, Sizes, as_attn_mask, zero_padding
 
 
@@ -56,7 +56,7 @@ class Nystrom(Attention):
         impl: Impl = "sdpa",
     ):
         super().__init__(sizes)
-        in_range("landmarks", landmarks, Range(1, sizes.length), "length")
+        require_range("landmarks", landmarks, Range(1, sizes.length), "length")
         if kernel and kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         if self.pools_padding and sizes.length % landmarks:

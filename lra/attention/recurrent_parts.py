@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..options import Range, in_range
+from ..options import Range, require_range
 
 
 def mask_tokens(
@@ -86,6 +86,6 @@ def initial_step_biases(count: int, step_min: float, step_max: float) -> Float[T
     Raises:
         ValueError: step_max is below step_min.
     """
-    in_range("step_max", step_max, Range(step_min), "step_min")
+    require_range("step_max", step_max, Range(step_min), "step_min")
     log_steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max))
     return inverse_softplus(log_steps.exp())

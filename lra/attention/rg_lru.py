@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..ops.diagonal_recurrence import diagonal_recurrence
 from ..ops.precision import full_precision
 from ..ops.selection import first_real
-from ..options import Positive, Range, in_range
+from ..options import Positive, Range, require_range
 from .base import Mixer, Sizes
 from .recurrent_parts import ShortConvolution, inverse_softplus, mask_tokens
 
@@ -52,8 +52,8 @@ class RGLRU(Mixer):
         super().__init__(sizes, dim=dim)
         if dim % sizes.heads:
             raise ValueError(f"model.heads must divide model.dim = {dim}, got {sizes.heads}")
-        in_range("radius_min", radius_min, Range(above=0, below=1))
-        in_range("radius_max", radius_max, Range(radius_min, below=1))
+        require_range("radius_min", radius_min, Range(above=0, below=1))
+        require_range("radius_max", radius_max, Range(radius_min, below=1))
         self.causal = causal
         self.state_size = dim
         block = dim // sizes.heads

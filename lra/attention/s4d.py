@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..ops.ssm import Discretisation, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 from ..ops.untraced import untraced
-from ..options import Above, Range, in_range
+from ..options import Above, Range, require_range
 from .base import Mixer, Sizes
 
 Init = Literal["lin", "inv", "legs"]
@@ -67,7 +67,7 @@ class S4D(Mixer):
         super().__init__(sizes, dim=dim)
         if states % 2:
             raise ValueError(f"states must be even, not {states}")
-        in_range("step_max", step_max, Range(step_min), "step_min")
+        require_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
         # Real numbers in the recurrent state of one direction: 2 M for the M complex numbers of each channel.

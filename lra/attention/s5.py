@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..ops.diagonal_recurrence import diagonal_ssm
 from ..ops.init import truncated_normal_
 from ..ops.ssm import Discretisation, discretise, hippo_legs
-from ..options import Above, Positive, Range, in_range
+from ..options import Above, Positive, Range, require_range
 from .base import Mixer, Sizes
 
 CInit = Literal["lecun_normal", "trunc_standard_normal", "complex_normal"]
@@ -74,7 +74,7 @@ class S5(Mixer):
         self.state_size = states
         if states % (2 * blocks):
             raise ValueError(f"states must be a multiple of 2 x blocks = {2 * blocks}, not {states}")
-        in_range("step_max", step_max, Range(step_min), "step_min")
+        require_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.clip = clip
         # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.

@@ -17,7 +17,7 @@ from ..ops.gaussian import gaussian_kernel
 from ..ops.newton import newton
 from ..ops.precision import full_precision, upcast
 from ..ops.segment_means import argsort_valid_first, segment_means
-from ..options import Range, in_range
+from ..options import Range, require_range
 from .base import Attention, Sizes, zero_padding
 
 Sample = Literal["pool", "conv", "random", "first"]
@@ -69,9 +69,9 @@ class Soft(Attention):
     ):
         super().__init__(sizes)
         if count is None:
-            in_range("window", window, Range(1, sizes.length), "length")
+            require_range("window", window, Range(1, sizes.length), "length")
         else:
-            in_range("count", count, Range(1, sizes.length), "length")
+            require_range("count", count, Range(1, sizes.length), "length")
         if count is not None and sample == "conv":
             raise ValueError(f"count must be null with sample=conv, whose windows are fixed, not {count}")
         self.sample = sample

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..ops.blocks import Part, attend_blocks, attend_part, band_mask, normalise_parts, split_blocks, windows
 from ..ops.chunks import causal_mask
 from ..ops.precision import full_precision
-from ..options import Positive, Range, in_range
+from ..options import Positive, Range, require_range
 from .base import Attention, Sizes
 
 Pattern = Literal["strided", "fixed"]
@@ -50,7 +50,7 @@ class Sparse(Attention):
         causal: bool = False,
     ):
         super().__init__(sizes)
-        in_range("summary", summary, Range(1, block), "block")
+        require_range("summary", summary, Range(1, block), "block")
         self.pattern = pattern
         self.stride = round(sizes.length**0.5) if stride is None else stride
         self.block = block

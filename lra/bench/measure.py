@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..config.errors import failure
+from ..config.errors import error_status
 from ..ops.untraced import FUNCTIONS
 
 # Status of a step for which no time is left.
@@ -84,7 +84,7 @@ def measure(
         try:
             yield
         except Exception as error:
-            measurements[name] = Measurement(status=failure(error))
+            measurements[name] = Measurement(status=error_status(error))
             if device == "cuda":
                 torch.cuda.empty_cache()
 

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..config.errors import failure
+from ..config.errors import error_status
 from . import peer_pairs
 from .measure import Measurement, measure
 from .peer_pairs import PeerPair
@@ -140,7 +140,7 @@ def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[st
     except ImportError:
         return [*cells, "-", "-", "-", "-", "not installed"]
     except Exception as error:
-        return [*cells, "-", "-", "-", "-", failure(error)]
+        return [*cells, "-", "-", "-", "-", error_status(error)]
 
     # Time both in turn. An error in either one is the last cell of the row.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}

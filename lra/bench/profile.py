@@ -18,7 +18,7 @@ from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.compilation import allow_many_compilations
 from ..train.lit import LitClassifier
-from ..train.plan import Plan, resolve
+from ..train.plan import Plan, make_plan
 from ..train.trainer import make_trainer
 from . import contestants
 from .contestants import BenchOptions, Shape
@@ -116,7 +116,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         raise ValueError(contestant.unavailable)
 
     # The same steps twice, without and with the profiler, which slows them down.
-    plan = resolve(contestant)
+    plan = make_plan(contestant)
     plain_seconds, _ = _run(plan, options, profiled=False)
     profiled_seconds, events = _run(plan, options, profiled=True)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..attention.base import Attention, Sizes
 from ..ops.selection import gather_tokens, scatter_tokens
-from ..options import Range, Whole, in_range
+from ..options import Range, Whole, require_range
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
 
@@ -40,7 +40,7 @@ class ReleasedCUR(Attention):
         torch_dropout: bool = False,
     ):
         super().__init__(sizes)
-        in_range("count", count, Range(1, sizes.length), "length")
+        require_range("count", count, Range(1, sizes.length), "length")
         self.count = count
         self.score = score
         self.steps = steps

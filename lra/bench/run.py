@@ -11,7 +11,7 @@ from operator import attrgetter
 import torch
 
 from ..attention.base import Attention
-from ..config.errors import OUT_OF_MEMORY, failure
+from ..config.errors import OUT_OF_MEMORY, error_status
 from ..config.experiment import Experiment
 from ..console import log
 from ..results.bench_record import BenchRow, Machine
@@ -128,7 +128,7 @@ class RowGroup:
                     sizes = {} if self.workload == "step" else workloads.layer_sizes(contestant)
                     rows[i] = replace(row, flops=flops, parameters=sizes.get("parameters"), state=sizes.get("state"))
             except Exception as error:
-                rows[i] = replace(row, status=failure(error))
+                rows[i] = replace(row, status=error_status(error))
 
         # Each batch of data may have its own width, which is compiled, recorded and replayed before it is timed.
         warmup = options.warmup

@@ -160,7 +160,7 @@ class Board:
         if state(run) in ("done", "diverged"):
             if run.folder not in self.checked_dirs:
                 check_choices(run.folder, entry.choices_at(rate))
-                SeedDirs(run.folder.parent).check_sources(entry.choices)
+                SeedDirs(run.folder.parent).check_custom_code(entry.choices)
                 warn_of_missing_files(run.folder)
                 self.checked_dirs.add(run.folder)
             return record.load(run.folder / record.NAME)

@@ -34,10 +34,10 @@ def _accept_command_line_text(schema: Any) -> Any:
     if isinstance(schema, dict):
         for key, value in _COMMAND_LINE_RULES.get(str(schema.get("type")), {}).items():
             schema.setdefault(key, value)
-        # pydantic itself makes only the text of a path strict; other text is not strict by the rules above.
+        # Text that is still strict is the text of a path, which pydantic itself makes strict.
         is_path_text = schema.get("type") == "str" and schema.get("strict")
         if is_path_text:
-            schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"\S")
+            schema.update(strict=False, pattern=r"\S")
             # Expand a leading ~: a shell expands it neither in data.root=~/x nor in the value of LRA_DATA.
             text = dict(schema)
             schema.clear()

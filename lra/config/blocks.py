@@ -53,12 +53,12 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
     make_block = block.factory
     takes_first = "first" in _parameters(mechanism_class if is_block else block.function)
 
-    def name_attn_options() -> AbstractContextManager:
-        return _option_names("attn", mechanism_class, heads="model", head_dim="model", dim="model")
+    def prefix_attn_option() -> AbstractContextManager:
+        return _prefix_option("attn", mechanism_class, heads="model", head_dim="model", dim="model")
 
     # The sizes come from Multihead or from the block.
     def build_attention(given: Sizes) -> Attention:
-        with name_attn_options():
+        with prefix_attn_option():
             return make_mechanism(replace(given, dropout=dropout))
 
     def build_mixer() -> Mixer:
@@ -67,7 +67,7 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
             return Multihead(
                 build_attention, dim=model.dim, heads=model.heads, head_dim=head_dim, length=length, rotary=rotary
             )
-        with name_attn_options():
+        with prefix_attn_option():
             return make_mechanism(sizes, dim=model.dim)
 
     def build_block(first: bool = True) -> nn.Module:
@@ -75,9 +75,9 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
         if takes_first:
             block_arguments["first"] = first
         if is_block:
-            with name_attn_options():
+            with prefix_attn_option():
                 return make_mechanism(sizes, **block_arguments)
-        with _option_names("block", block.function, dim="model", hidden="model", dropout="model", length="task"):
+        with _prefix_option("block", block.function, dim="model", hidden="model", dropout="model", length="task"):
             if _takes_attention(block):
                 return make_block(build_attention, length=length, dropout=model.dropout, **block_arguments)
             return make_block(build_mixer, dropout=model.dropout, **block_arguments)
@@ -128,7 +128,7 @@ def _parameters(function: Callable) -> set[str]:
 
 
 @contextmanager
-def _option_names(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
+def _prefix_option(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
     """Name options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
 
     Args:

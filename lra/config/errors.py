@@ -161,7 +161,7 @@ def _missing_choice(group: str, choices: list[str], overrides: Iterable[str]) ->
     return f"{group} is missing; it must be one of {', '.join(choices)}"
 
 
-def failure(error: BaseException) -> str:
+def error_status(error: BaseException) -> str:
     """Describe the error that ended a measurement."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY

@@ -36,7 +36,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
-def absent() -> Any:
+def omittable() -> Any:
     """Default of an option that may be omitted (its value is then None) but must not be set to null."""
     return Field(None)
 
@@ -185,15 +185,15 @@ class Pretrain(Section):
     """Pretraining; the other options may be absent if ``objective`` is none."""
 
     objective: Literal["none", "masked", "next"]
-    ratio: Masked = absent()
+    ratio: Masked = omittable()
     mask_id: MaskId = "own"
-    loss: Loss = absent()
+    loss: Loss = omittable()
     steps: Positive | None = None
     matched: bool = False
-    lr: Above = absent()
-    warmup: Whole = absent()
-    batch: BatchSize = absent()
-    eval_every: Positive = absent()
+    lr: Above = omittable()
+    warmup: Whole = omittable()
+    batch: BatchSize = omittable()
+    eval_every: Positive = omittable()
     from_: Path | None = Field(default=None, alias="from")
 
     def check(self) -> None:
@@ -255,15 +255,15 @@ class Task(Section):
     display: Literal["pixels", "expression", "bytes", "series"]
     towers: Literal[1, 2]
     # One of the two: the number of token ids, or of float features per token.
-    vocab: Positive = absent()
-    features: Positive = absent()
+    vocab: Positive = omittable()
+    features: Positive = omittable()
     outputs: Positive
     limit: Positive
     shift: Whole
     masked_id: Whole | None
     length: Positive
-    positions: Positions = absent()
-    embed_std: Above = absent()
+    positions: Positions = omittable()
+    embed_std: Above = omittable()
 
     def check(self) -> None:
         if self.metric in ("roc_auc", "balanced_accuracy") and self.outputs != 2:

@@ -145,7 +145,7 @@ class Source(ABC):
         return self.root
 
     def folder(self, root: Path | str) -> Path:
-        """Set the folder of all data; return the data set's folder in it, <name>-<checksum of the provenance>."""
+        """Set the folder of all data, and return the data set's folder in it: <name>-<checksum of the provenance>."""
         root = self.set_root(root)
         # The same provenance is the same text, whatever the order of its keys.
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)

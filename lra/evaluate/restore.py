@@ -34,7 +34,7 @@ def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
     """
     # The weights belong to the class of the training, not to a later version of it.
     if run.record:
-        config_file.check_sources(run.path, run.choices, run.record.sources, remedy="restore that version")
+        config_file.check_custom_code(run.path, run.choices, run.record.sources, remedy="restore that version")
     try:
         provenance = _provenance(run)
         options = {key: value for key, value in run.choices.items() if key not in provenance}

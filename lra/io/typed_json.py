@@ -115,12 +115,12 @@ def verify(path: Path, copy: Path | None = None) -> None:
     Raises:
         Unreadable: the checksums differ, or the record cannot be read.
     """
-    expected = listed(path)
+    expected = recorded_digest(path)
     if expected and atomic.digest(copy or path) != expected:
         raise Unreadable("its sha256 does not match the record.json or pretrain.json of its folder")
 
 
-def listed(path: Path) -> str | None:
+def recorded_digest(path: Path) -> str | None:
     """The checksum of a file in the record of its folder; None without one.
 
     Raises:

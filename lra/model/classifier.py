@@ -33,7 +33,7 @@ class Classifier(Checked, nn.Module):
     the encoder takes one tower after the other, each as its own batch (``encode_separately``).
 
     Attributes:
-        encode_separately: whether each tower is a separate batch.
+        encode_separately: whether a mechanism is batch-dependent, so that each tower is a separate batch.
         compactable: whether the blocks give the same result without the masked tokens of a sequence (data.pad=compact).
         packed: the argument ``packed``, if every block can process packed sequences.
         grouped: the argument ``packed``, if the batch is encoded in groups of similar lengths instead.

@@ -112,20 +112,15 @@ def rotate(
     Features i and D/2 + i are one pair, rotated by the angle position · ROTARY_BASE^(-2i/D).
 
     Args:
-        x: queries or keys.
+        x: queries or keys; D is even.
         positions: position of each token, None for 0 to L - 1.
 
     Returns:
         The rotated vectors, in the dtype of x; angles are computed in float32 or more.
 
-    Raises:
-        ValueError: D is odd.
-
     Source: Su et al. 2021 (RoFormer), section 3.2.
     """
     *_, L, D = x.shape
-    if D % 2:
-        raise ValueError(f"rotary positions need an even head size, not {D}")
     dtype = torch.promote_types(x.dtype, torch.float32)
     if positions is None:
         positions = torch.arange(L, device=x.device)

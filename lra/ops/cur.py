@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..options import Range, in_range, one_of
+from ..options import Range, require_choice, require_range
 from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
 from .pinv import Inverse, cubic, exact
 from .selection import Pairing, Score, SelectionOptions, gather_mask, gather_tokens, scatter_tokens, select
@@ -223,13 +223,13 @@ def cur_attention(
     _check_shapes(query, key, value)
     mask = _token_mask(attn_mask, query)
     L, D = query.shape[2:]
-    in_range("count", count, Range(1))
+    require_range("count", count, Range(1))
     count = min(count, L)
     pinv: Inverse = exact
     if steps is not None:
-        in_range("steps", steps, Range(0))
+        require_range("steps", steps, Range(0))
         pinv = partial(cubic, steps=steps)
-    one_of("columns", columns, Columns)
+    require_choice("columns", columns, Columns)
 
     # The scores are divided by √D later.
     scaled = query
@@ -239,10 +239,10 @@ def cur_attention(
     if columns == "cells":
         from . import cluster_attention
 
-        one_of("impl", impl, cluster_attention.Impl)
+        require_choice("impl", impl, cluster_attention.Impl)
         compute: Callable[..., Tensor] = cluster_attention.cur_plus
     else:
-        one_of("impl", impl, Impl)
+        require_choice("impl", impl, Impl)
         check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
         compute = cur
     options = CUROptions(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..options import Range, Whole, in_range, one_of
+from ..options import Range, Whole, require_choice, require_range
 from .precision import full_precision
 
 NewtonInit = Literal["soft", "paper", "softpp"]
@@ -45,9 +45,9 @@ def newton(
         grad: ``implicit``, the published backward pass -Yᵀ G Yᵀ, which is exact once the iteration has converged;
             ``unroll``, the gradient of the steps.
     """
-    in_range("steps", steps, Range(0))
-    one_of("init", init, NewtonInit)
-    one_of("grad", grad, Grad)
+    require_range("steps", steps, Range(0))
+    require_choice("init", init, NewtonInit)
+    require_choice("grad", grad, Grad)
     if grad == "implicit":
         return _ImplicitNewton.apply(m, steps, init, ridge)
     return _iterate(m, steps, init, ridge)

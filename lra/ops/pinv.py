@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..options import Range, Whole, in_range, one_of
+from ..options import Range, Whole, require_choice, require_range
 from .precision import HALF_TYPES, full_precision, upcast
 
 Inverse = Callable[[Tensor], Tensor]
@@ -57,8 +57,8 @@ def cubic(
     Returns:
         The inverses, in float32 for 16-bit matrices.
     """
-    in_range("steps", steps, Range(0))
-    one_of("init", init, CubicInit)
+    require_range("steps", steps, Range(0))
+    require_choice("init", init, CubicInit)
     shape = m.shape
     m = m.flatten(0, -3) if m.dim() > 2 else m[None]  # (G,c,c)
 

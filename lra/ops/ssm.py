@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
-from ..options import one_of
+from ..options import require_choice
 from .precision import full_precision
 
 Discretisation = Literal["zoh", "bilinear"]
@@ -38,7 +38,7 @@ def discretise(
 
     Source: S4D, section 3.1.
     """
-    one_of("discretisation", discretisation, Discretisation)
+    require_choice("discretisation", discretisation, Discretisation)
     step_A = step * A
     if discretisation == "zoh":
         # expm1 keeps the digits of a small ΔA.

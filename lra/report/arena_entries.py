@@ -192,7 +192,7 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
         if path.exists():
             # The record lists the checksum of best.ckpt, if any: a result of other weights does not count.
             result = fresh_record.load(path)
-            is_current = typed_json.listed(folder / checkpoint.BEST) in (None, result.weights)
+            is_current = typed_json.recorded_digest(folder / checkpoint.BEST) in (None, result.weights)
             candidates = [result] if is_current else []
         else:
             study = Path(*folder.parts[:-3])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..config.errors import is_out_of_memory
 from ..io import atomic
 from ..io.atomic import Unreadable, content, opened
-from ..io.typed_json import FORM, listed, verify
+from ..io.typed_json import FORM, recorded_digest, verify
 
 # State of the training at the last evaluation; weights with the best validation score; one line per evaluation.
 LAST = "last.ckpt"
@@ -146,12 +146,19 @@ def copy(path: Path, folder: Path, *, remedy: str) -> None:
     Raises:
         ValueError: the file is missing, cannot be read, or is not the one that the record lists.
     """
-    if not listed(path):
+    if not recorded_digest(path):
         return
     try:
         atomic.copy(path, folder / path.name, lambda part: verify(path, part))
     except Unreadable as error:
         raise ValueError(f"{path} cannot be used ({error}); {remedy}") from None
+
+
+def serialise(tree: Any) -> memoryview:
+    """Return the bytes of ``torch.save``, whose own writer raises no OSError on a full disk."""
+    buffer = io.BytesIO()
+    torch.save(tree, buffer)
+    return buffer.getbuffer()
 
 
 def disk_bytes(params: int) -> int:

@@ -179,11 +179,11 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
         raise ValueError(f"{path}: {key}: {target} is neither a part of a model nor a data source nor an inverse")
 
 
-def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
+def custom_code_digests(choices: dict[str, Any]) -> dict[str, str] | None:
     """The sha256 of the files of custom classes, by module; None if all classes belong to the suite.
 
     Args:
-        choices: flat choices, whose classes have been imported.
+        choices: flat choices or the tree of options, whose classes have been imported.
     """
     digests = {}
     for key, value in _items(choices):
@@ -212,19 +212,19 @@ def code_digest() -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def check_sources(path: Path, choices: dict[str, Any], recorded: dict[str, str] | None, *, remedy: str) -> None:
+def check_custom_code(path: Path, choices: dict[str, Any], recorded: dict[str, str] | None, *, remedy: str) -> None:
     """Check that the files of custom classes are the same as in a training.
 
     Args:
         path: run directory or file, for the message.
         choices: flat choices, whose classes have been imported.
-        recorded: ``source_digests`` of the training; None if it had no custom classes, or if an early version ran it.
+        recorded: ``custom_code_digests`` of the training; None if it had no custom classes, or an early version ran it.
         remedy: end of the message.
 
     Raises:
         ValueError: a file has changed since.
     """
-    present = source_digests(choices) or {}
+    present = custom_code_digests(choices) or {}
     for module, digest in (recorded or {}).items():
         if present.get(module, digest) != digest:
             raise ValueError(f"{path} was trained with another version of {module}; {remedy}")

@@ -19,7 +19,7 @@ from ..io import atomic, lock
 from ..options import Whole
 from . import checkpoint, published
 from .published import Published
-from .reader import is_expected, scan, unreadable
+from .reader import scan, to_published, unreadable
 from .run_dir import RunDir
 
 
@@ -94,13 +94,13 @@ def _new_runs(runs: dict[Path, RunDir], published_runs: dict[Path, Published]) -
         published_runs: published runs of the study by their paths.
 
     Raises:
-        ValueError: ``contents`` rejects a run, or another run is published at its path.
+        ValueError: ``check_and_convert`` rejects a run, or another run is published at its path.
     """
     new_runs = []
     for path, run in runs.items():
         published_run = published_runs.get(path)
         if published_run is None:
-            new_runs.append(contents(run))
+            new_runs.append(check_and_convert(run))
         elif published_run.record != run.record:
             raise ValueError(f"{path} and {run.path} hold different runs; delete one of them")
     return new_runs
@@ -119,8 +119,8 @@ def _add_to_tables(study: Path, runs: dict[Path, RunDir]) -> int:
     return len(new_runs)
 
 
-def contents(run: RunDir) -> Published:
-    """Read a finished run.
+def check_and_convert(run: RunDir) -> Published:
+    """Check that a run can be published, and convert it.
 
     Raises:
         ValueError: it has no record, the code that made it is not committed, or its evaluations cannot be read.
@@ -132,13 +132,7 @@ def contents(run: RunDir) -> Published:
         commit = result.git or "unknown commit"
         reason = f"was trained by uncommitted code, or resumed by other code ({commit})"
         raise ValueError(f"{run.path} {reason}; commit the code and train the run again")
-    published_run = published.find(run.path)
-    if published_run:
-        return published_run
-    # A run may diverge before its first evaluation, and then has no metrics.csv.
-    has_evaluations = is_expected(run.path, checkpoint.METRICS)
-    evaluations = checkpoint.read_metrics(run.path) if has_evaluations else []
-    return Published(result, run.choices, evaluations)
+    return to_published(run, result)
 
 
 def _published_runs(study: Path) -> dict[Path, Published]:

@@ -103,7 +103,7 @@ def read(study: Path) -> dict[Path, Published]:
         paths = [study / name for name in (RUNS, CURVES, CONFIGS)]
         modified = tuple(path.stat().st_mtime_ns for path in paths)
         return _read(study, modified)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{study} does not hold tables of published runs ({type(error).__name__}: {error})") from None
 
 

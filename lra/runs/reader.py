@@ -37,7 +37,7 @@ class SeedDirs:
         """The run directory of a seed."""
         return self.home / f"seed-{seed}"
 
-    def count_unfinished(self, seeds: Iterable[int]) -> int:
+    def count_without_record(self, seeds: Iterable[int]) -> int:
         """Count the seeds without a record."""
         paths = [self.path(seed) / record.NAME for seed in seeds]
         return sum(not path.exists() for path in paths)
@@ -56,7 +56,7 @@ class SeedDirs:
                     return padding
         return None
 
-    def check_sources(self, choices: dict[str, Any]) -> None:
+    def check_custom_code(self, choices: dict[str, Any]) -> None:
         """Check that the seeds with a record were trained with the present files of custom classes.
 
         Raises:
@@ -64,7 +64,7 @@ class SeedDirs:
         """
         remedy = "seeds are averaged: start a new study with study=<name> or delete that folder"
         for folder, result in self._records().items():
-            config_file.check_sources(folder, choices, result.sources, remedy=remedy)
+            config_file.check_custom_code(folder, choices, result.sources, remedy=remedy)
 
     def _records(self) -> dict[Path, RunRecord]:
         """Read the records of the seeds by run directory, without those that cannot be read."""
@@ -226,6 +226,17 @@ def differing_choices(seed_dirs: Iterable[Path]) -> list[str]:
     return [f"seeds differ in {', '.join(sorted(keys))}"] if keys else []
 
 
+def to_published(run: RunDir, result: RunRecord) -> published.Published:
+    """Convert a finished run to the form of a published one."""
+    published_run = published.find(run.path)
+    if published_run:
+        return published_run
+    # A run may diverge before its first evaluation, and then has no metrics.csv.
+    has_evaluations = is_expected(run.path, checkpoint.METRICS)
+    evaluations = checkpoint.read_metrics(run.path) if has_evaluations else []
+    return published.Published(result, run.choices, evaluations)
+
+
 def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     """Read the evaluations of a run as a curve by step for each column; empty if the seed was never evaluated.
 
@@ -257,14 +268,14 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
 def is_expected(seed_dir: Path, name: str) -> bool:
     """Whether a file exists, or is missing although the record next to it holds its checksum."""
     path = seed_dir / name
-    return path.exists() or typed_json.listed(path) is not None
+    return path.exists() or typed_json.recorded_digest(path) is not None
 
 
 def warn_of_missing_files(seed_dir: Path) -> None:
     """Log the files that the record of a finished run lists and that are missing; the run is still skipped."""
     with contextlib.suppress(ValueError):
         paths = [seed_dir / name for name in record.FILES]
-        missing = [path.name for path in paths if not path.exists() and typed_json.listed(path)]
+        missing = [path.name for path in paths if not path.exists() and typed_json.recorded_digest(path)]
         if missing:
             log(f"{seed_dir}: finished, but without {', '.join(missing)}; delete the folder to run that seed again")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -188,7 +187,7 @@ class RunDir:
         if state is None:
             return 0
         callback = state["callbacks"][checkpoint.CALLBACK]
-        config_file.check_sources(self.last, self.choices, callback.get("sources"), remedy=REMEDY)
+        config_file.check_custom_code(self.last, self.choices, callback.get("sources"), remedy=REMEDY)
 
         # A kill may have left a next best.ckpt. It is valid if last.ckpt has its digest; else last.ckpt is older.
         self.digest = callback["digest"]
@@ -197,7 +196,7 @@ class RunDir:
             next_best.unlink()
         self.commit_best()
 
-        # Both checkpoints must hold the parameters of this model, and best.ckpt the weights of last.ckpt's run.
+        # Both checkpoints must hold the parameters of this model; the last line then checks the digest of best.ckpt.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
         checkpoint.check_shapes(self.last, last_weights, shapes)
         checkpoint.check_shapes(self.weights, checkpoint.read_weights(self.weights), shapes)
@@ -223,12 +222,10 @@ class RunDir:
 
     def save_best(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights with the best validation score so far to a file that ``commit_best`` renames."""
-        # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
-        buffer = io.BytesIO()
-        torch.save(weights, buffer)
+        data = checkpoint.serialise(weights)
         with atomic.replacing(self.path / checkpoint.NEXT_BEST) as part:
-            part.write_bytes(buffer.getbuffer())
-        self.digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+            part.write_bytes(data)
+        self.digest = hashlib.sha256(data).hexdigest()
 
     def commit_best(self) -> None:
         """Rename the file of ``save_best``, if there is one, to ``best.ckpt``, after the ``last.ckpt`` of its step.
@@ -246,7 +243,7 @@ class RunDir:
 
     def state(self) -> dict[str, Any]:
         """Return what ``last.ckpt`` stores of this object: identity of the run and its code, evaluations so far."""
-        sources = config_file.source_digests(self.choices)
+        sources = config_file.custom_code_digests(self.choices)
         code = self.code or config_file.code_digest()
         return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}
 

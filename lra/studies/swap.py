@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config.base import Section
 from ..config.experiment import Experiment
 from ..config.options import MechanismOptions
-from ..config.schema import Above, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, absent
+from ..config.schema import Above, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, omittable
 from ..config.target import Target
 from ..evaluate.restore import load_best_model, restore_experiment
 from ..model.classifier import Classifier
@@ -43,7 +43,7 @@ class TransferOptions(MechanismOptions):
 
     run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
     trust: Trust
-    block: Block = absent()
+    block: Block = omittable()
     trainer: Trainer
     logger: Loggers = Field({})
     steps: Whole

@@ -18,11 +18,10 @@ from ..config import CONF
 from ..config.errors import prefixed
 from ..evaluate.restore import restore_experiment
 from ..io import atomic, typed_json
-from ..runs import checkpoint
 from ..runs import published as tables
 from ..runs.config_file import TrustedModules, check_trust
 from ..runs.published import Published
-from ..runs.reader import is_expected, scan
+from ..runs.reader import scan, to_published
 from ..runs.record import NAME as RECORD
 from ..runs.run_dir import RunDir
 from . import checks, record
@@ -48,13 +47,7 @@ def read_runs(folder: Path, trust: TrustedModules) -> tuple[list[Published], lis
             run = RunDir.read(path, trust)
             check_unedited(path)
             check_weights(run)
-            published = tables.find(path)
-            if published is None:
-                # A run may diverge before its first evaluation, and then has no metrics.csv.
-                has_curve = is_expected(path, checkpoint.METRICS)
-                curve = checkpoint.read_metrics(path) if has_curve else []
-                published = Published(records[path], run.choices, curve)
-            runs.append(published)
+            runs.append(to_published(run, records[path]))
         except ValueError as error:
             reasons.append(str(error))
     return runs, reasons

@@ -20,7 +20,7 @@ from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
 from .plan import PlannedRun, RoundsPlan, describe, expand, study
-from .progress import Watch, outcome, state, steps
+from .progress import Watch, outcome, state, steps_done
 
 
 @main(SweepOptions)
@@ -127,7 +127,7 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
     # Runs without a result, and the steps that they have done.
     left = by_state["left"] + by_state["running"]
     if left:
-        begun = [f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run)]
+        begun = [f"{run} (step {steps_done(run):,} of {run.steps:,})" for run in left if steps_done(run)]
         started = f" with {', '.join(begun)}" if begun else ""
         log(f"{plural(len(left), 'run')} left; the same command resumes{started}")
     if not options.sweep.search:

@@ -38,13 +38,13 @@ class Estimates:
         # Threads of a run that does not set ``trainer.threads``.
         self.threads = torch.get_num_threads()
 
-    def of(self, plan: Plan, choices: dict, *, left: bool) -> tuple[float | None, str]:
+    def of(self, plan: Plan, choices: dict, *, may_measure: bool) -> tuple[float | None, str]:
         """Estimate the time of a seed.
 
         Args:
             plan: plan of the configuration.
             choices: flat.
-            left: whether a seed is left, so that a measurement is useful.
+            may_measure: whether to measure a step if there are no records: only if a seed is left.
 
         Returns:
             Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's
@@ -56,16 +56,16 @@ class Estimates:
         name = device_name(plan.device, plan.processes.count)
         settings = _time_settings(choices)
         records = []
-        for r, record_settings in self.history:
-            if r.device == name and r.step_ms and record_settings == settings:
-                records.append(r)
+        for record, record_settings in self.history:
+            if record.device == name and record.step_ms and record_settings == settings:
+                records.append((record.step_ms, record.n_val))
         ms: float | None
         if records:
-            ms = median(r.step_ms for r in records if r.step_ms)
-            n_val = records[0].n_val
+            ms = median(step_ms for step_ms, _ in records)
+            _, n_val = records[0]
             basis = "record"
         else:
-            ms = _measured(plan) if left and time.monotonic() < self.deadline else None
+            ms = _measured(plan) if may_measure and time.monotonic() < self.deadline else None
             n_val = plan.data.source.num_val or 0
             basis = "measured"
         if not ms:
@@ -78,7 +78,7 @@ class Estimates:
         num_batches = math.ceil(n_val / eval_batch)
         steps_per_eval = num_batches * SHARE * eval_batch / optim.batch
         steps = optim.steps + optim.steps / optim.eval_every * steps_per_eval
-        if plan.experiment.pretrain.objective != "none":
+        if plan.experiment.pretrained:
             pretrain = plan.experiment.pretrain.pretraining_optim(optim)
             steps += pretrain.steps * pretrain.batch / optim.batch
             steps += pretrain.steps / pretrain.eval_every * steps_per_eval
@@ -130,11 +130,11 @@ def _measured(plan: Plan) -> float | None:
             value.backward()
         optimiser.step()
 
-    # Scale to the full batch, which the processes share.
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
     # The process of a sweep lives as long as its runs, which need the memory.
     if device == "cuda":
         torch.cuda.empty_cache()
     if ms is None:
         return None
+    # Scale to the full batch, which the processes share.
     return ms * optim.batch / size / plan.processes.count

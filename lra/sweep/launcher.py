@@ -26,7 +26,7 @@ from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, study
-from .progress import ENDED, POLL_SECONDS, state, steps, steps_with_pretraining
+from .progress import ENDED, POLL_SECONDS, state, steps_done, steps_with_pretraining
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
@@ -130,7 +130,7 @@ class Launcher:
         seconds_left = self.end - time.time()
 
         def exceeds_time(run: PlannedRun) -> bool:
-            share_left = 1 - steps(run) / run.steps
+            share_left = 1 - steps_done(run) / run.steps
             return START_SECONDS + (run.seconds or 0.0) * share_left > seconds_left
 
         in_time = [run for run in runs if time.time() <= self.latest_start(run)]

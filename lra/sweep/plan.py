@@ -18,7 +18,7 @@ from ..console import clock, plural
 from ..runs import record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
-from ..train.plan import resolve
+from ..train.plan import make_plan
 from .estimate import START_SECONDS, Estimates
 from .options import SweepFile, SweepOptions, override_keys
 
@@ -169,7 +169,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             continue
         for run in seed_runs:
             check_choices(run.folder, choices)
-        SeedDirs(composed.home).check_sources(choices)
+        SeedDirs(composed.home).check_custom_code(choices)
         runs += seed_runs
     if skipped and not runs:
         raise ValueError(skipped[0])
@@ -195,10 +195,10 @@ def plan_seeds(
         ValueError: the options do not give a model or a source.
     """
     # The configuration is resolved once; its seeds differ in folder and overrides only.
-    plan = resolve(composed)
+    plan = make_plan(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(composed.home)
-    run_seconds, basis = estimates.of(plan, choices, left=seed_dirs.count_unfinished(composed.seeds) > 0)
+    run_seconds, basis = estimates.of(plan, choices, may_measure=seed_dirs.count_without_record(composed.seeds) > 0)
     runs = []
     for seed in composed.seeds:
         run = PlannedRun(

@@ -46,7 +46,7 @@ def outcome(run: PlannedRun) -> str:
         return f"failed, {error}"
 
 
-def steps(run: PlannedRun) -> int:
+def steps_done(run: PlannedRun) -> int:
     """Read the number of steps up to the last evaluation, without pretraining."""
     return _last_step(run.folder)
 
@@ -151,5 +151,5 @@ class Watch:
 
     def _work_of(self, run: PlannedRun, run_state: str) -> float:
         """The completed work of a run; one that is not done counts up to its last evaluation."""
-        share = 1.0 if run_state == "done" else min(1.0, steps(run) / run.steps)
+        share = 1.0 if run_state == "done" else min(1.0, steps_done(run) / run.steps)
         return share * self.weights[run]

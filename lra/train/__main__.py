@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from ..config.entry import main
 from ..config.experiment import Experiment
-from ..startup import end_quietly, interruptible
+from ..startup import end_on_interrupt, interruptible
 
 
 @main(Experiment)
@@ -15,7 +15,7 @@ def train(experiment: Experiment) -> None:
     """Train each seed, see ``run.run``. Raises ValueError if the configuration cannot run."""
     # Import Lightning, which takes seconds, only after the options are checked. Ctrl-C during the import ends the
     # process at once, because imported code may swallow a KeyboardInterrupt.
-    end_quietly()
+    end_on_interrupt()
     from .run import run
 
     interruptible()

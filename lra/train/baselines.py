@@ -13,7 +13,7 @@ from ..data import token_baselines
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
-from .plan import check_data
+from .plan import check_labels_and_tokens
 
 
 @dataclass
@@ -99,7 +99,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
         batch=token_baselines.CHUNK,
     )
     data.setup()
-    check_data(task, data)
+    check_labels_and_tokens(task, data)
     baselines = Baselines(data, task.metric)
     # Tasks with float features have no tokens to count.
     if task.vocab is not None and (force or baselines.bag_of_tokens is None):

@@ -76,7 +76,7 @@ class Plan:
         return messages
 
 
-def resolve(experiment: Experiment) -> Plan:
+def make_plan(experiment: Experiment) -> Plan:
     """Compute the plan of a configuration.
 
     Raises:
@@ -100,8 +100,8 @@ def resolve(experiment: Experiment) -> Plan:
     if experiment.pretrain.objective == "next":
         check_causal(experiment)
     if experiment.model.pool in ("cls", "class") and is_causal(experiment):
-        remedy = "a causal mechanism shows it no other token; use model.pool=last"
-        raise ValueError(f"model.pool={experiment.model.pool} puts the class token in front, where {remedy}")
+        reason = "a causal mechanism shows it no other token; use model.pool=last"
+        raise ValueError(f"model.pool={experiment.model.pool} puts the class token in front, where {reason}")
     return Plan(
         experiment=experiment,
         device=device,
@@ -144,7 +144,7 @@ def check_causal(experiment: Experiment) -> None:
     raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {remedy}")
 
 
-def check_data(task: Task, data: TaskData, *, has_class_id: bool = False) -> None:
+def check_labels_and_tokens(task: Task, data: TaskData, *, has_class_id: bool = False) -> None:
     """Check that the model and the loss of a task fit its data.
 
     Args:

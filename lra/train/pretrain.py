@@ -62,7 +62,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         title=f"{run_dir.title} {FOLDER}",
         source=experiment.pretrain.from_,
     )
-    pretraining = pretrain_dir.find_finished()
+    pretraining = pretrain_dir.find_or_copy_finished()
     if pretraining:
         # No single commit has the code of both phases, so the record marks its commit as -dirty.
         if pretrain_dir.code == MIXED:
@@ -70,7 +70,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         return pretraining
 
     # Hash the files of custom classes now, because they may be edited during training.
-    sources = config_file.source_digests(pretrain_dir.choices)
+    sources = config_file.custom_code_digests(pretrain_dir.choices)
 
     # 1. Pretraining has its own schedule and no logger.
     optim = experiment.pretrain.pretraining_optim(experiment.optim)
@@ -84,7 +84,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
     # 3. Fit, and write the record.
     phase = run_phase(pretrain_plan, pretrain_dir, module, data)
-    # The record of the run names the code of both phases.
+    # As for a resumed phase: no single commit has the code of both phases.
     if pretrain_dir.code == MIXED:
         run_dir.code = MIXED
     pretraining = Pretraining(
@@ -150,7 +150,7 @@ class PretrainDir(RunDir):
 
     source: Path | None = None
 
-    def find_finished(self) -> Pretraining | None:
+    def find_or_copy_finished(self) -> Pretraining | None:
         """Create the directory, and find the record of a finished pretraining in it or in ``source``.
 
         Returns:
@@ -174,7 +174,7 @@ class PretrainDir(RunDir):
             return None
         pretraining = record.load_pretraining(path, self.fingerprint)
         remedy = "delete that folder to pretrain again"
-        config_file.check_sources(self.path, self.choices, pretraining.sources, remedy=remedy)
+        config_file.check_custom_code(self.path, self.choices, pretraining.sources, remedy=remedy)
         if self._find_code() not in (None, config_file.code_digest()):
             self.code = MIXED
             log(f"{self.title}: warning: the code of lra has changed since this pretraining began")
@@ -210,7 +210,7 @@ class PretrainDir(RunDir):
             difference = config_file.difference(source_choices, self.choices) or "seed"
             raise ValueError(f"pretrain.from={source} was pretrained in another way ({difference})")
         remedy = "pretrain again without pretrain.from"
-        config_file.check_sources(source_folder, self.choices, pretraining.sources, remedy=remedy)
+        config_file.check_custom_code(source_folder, self.choices, pretraining.sources, remedy=remedy)
 
         # Neither file exists if pretraining diverged before its first evaluation; ``copy`` skips unlisted files.
         for name in (checkpoint.METRICS, checkpoint.BEST):

@@ -16,7 +16,7 @@ from ..runs.run_dir import MIXED, RunDir
 from . import device, diagnostics, distributed, pretrain
 from .baselines import Baselines
 from .lit import LitClassifier
-from .plan import Plan, check_data, resolve
+from .plan import Plan, check_labels_and_tokens, make_plan
 from .trainer import Phase, resumable, run_phase
 
 
@@ -34,14 +34,14 @@ def run(experiment: Experiment) -> None:
     record.git_commit()
     config_file.code_digest()
     # Also hash the files of custom classes, which may change while the data are prepared.
-    config_file.source_digests(experiment.to_dict())
+    config_file.custom_code_digests(experiment.to_dict())
     reason = experiment.unavailable
     if reason and experiment.multirun:
         log(f"skipped: {reason}")
         return
     if reason:
         raise ValueError(reason)
-    plan = resolve(experiment)
+    plan = make_plan(experiment)
     # Several devices without torchrun or srun: this process only launches the ranks, and each rank runs the same
     # command.
     if plan.processes.to_launch:
@@ -57,14 +57,14 @@ def run_seeds(plan: Plan) -> None:
     # Rank 0 generates missing data; then all ranks open it.
     with rank_zero_first():
         plan.data.setup()
-    check_data(experiment.task, plan.data, has_class_id=experiment.model.pool == "cls")
+    check_labels_and_tokens(experiment.task, plan.data, has_class_id=experiment.model.pool == "cls")
     for message in plan.messages():
         log(f"{plan.title}: {message}")
 
     # The choices that decide the result become config.yaml and the fingerprint.
     choices = experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(experiment.home)
-    on_rank_zero(lambda: seed_dirs.check_sources(choices))
+    on_rank_zero(lambda: seed_dirs.check_custom_code(choices))
     for seed in experiment.seeds:
         run_dir = RunDir(path=seed_dirs.path(seed), choices=choices, seed=seed, title=f"{plan.title} seed {seed}")
         run_seed(plan, run_dir)
@@ -85,14 +85,14 @@ def run_seed(plan: Plan, run_dir: RunDir) -> None:
             log(f"{run_dir.title}: skipped, already {run_dir.record.status}")
             warn_of_missing_files(run_dir.path)
             return
-        run_dir.record = fit(plan, run_dir)
+        run_dir.record = train_and_test(plan, run_dir)
         run_dir.finish()
     log(f"{run_dir.title}: {run_dir.record.outcome}")
     if run_dir.record.collapsed:
         log(f"{run_dir.title}: {diagnostics.advice(run_dir.record.live_units)}")
 
 
-def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.RunRecord:
+def train_and_test(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.RunRecord:
     """Train one seed, or resume it, and score its best weights on the test set.
 
     Args:
@@ -107,7 +107,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     experiment = plan.experiment
     device.prepare_process(plan.device, experiment.trainer.threads)
     # Hashes of the files of custom classes; they are cached, so ``lra train`` gets the ones that ``run`` computed.
-    sources = config_file.source_digests(run_dir.choices)
+    sources = config_file.custom_code_digests(run_dir.choices)
     # Record of the pretraining; None without pretraining.
     pretraining = None
     if model is None and experiment.pretrained:

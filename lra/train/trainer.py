@@ -1,6 +1,5 @@
 """The training loop: one phase of a run (pretraining, or training), trained or resumed by Lightning's Trainer."""
 
-import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from ..data.datamodule import TaskData
 from ..data.progress import live_line
 from ..ops.precision import ProductsInFloat32, emulates_bf16
 from ..runs import record
+from ..runs.checkpoint import serialise
 from ..runs.run_dir import RunDir
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .compilation import Compile
@@ -169,10 +169,7 @@ class CheckpointFile(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        Path(path).write_bytes(buffer.getbuffer())
+        Path(path).write_bytes(serialise(checkpoint))
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         return torch.load(path, map_location=map_location, weights_only=weights_only)
@@ -203,13 +200,14 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     ignore_expected_warnings()
     processes = plan.processes
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
-    # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
     strategy: Any = "auto"
     if processes.count > 1:
         # A control reads no queries and keys, so their scale and shift in MEGA have no gradient. A custom mechanism may
         # have parameters without a gradient too.
         path = plan.experiment.attn.path
         may_have_unused = path.startswith(controls.__name__) or not path.startswith("lra.")
+        # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait
+        # forever.
         strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=may_have_unused)
     plugins: list[Any] = [processes.environment, CheckpointFile()]
     settings = plan.experiment.trainer

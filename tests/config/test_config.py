@@ -22,7 +22,7 @@ from lra.data.datamodule import Batch
 from lra.runs.config_file import difference
 from lra.train import lit as module
 from lra.train.__main__ import train
-from lra.train.plan import resolve
+from lra.train.plan import make_plan
 
 ROOT = CONF.parent
 
@@ -40,7 +40,7 @@ def batch(cfg, width, rows=4):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_mechanism_builds_and_training_step_reduces_loss(name):
     cfg, steps = config(name, "model.layers=1"), 1 if name in KERNELS else 3
-    resolve(cfg)
+    make_plan(cfg)
     torch.manual_seed(0)
     model = cfg.classifier()
     example = batch(cfg, 128, rows=1 if name in KERNELS else 4)
@@ -58,7 +58,7 @@ def test_mechanism_builds_and_training_step_reduces_loss(name):
 def test_task_builds(task, protocol):
     for budget in ("paper", "quick", "smoke"):
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
-        resolve(cfg)
+        make_plan(cfg)
         cfg.task_data()
 
 
@@ -70,7 +70,7 @@ def test_experiment_builds_and_all_gradients_are_finite(name):
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
         cfg = experiment(*words, *smaller)
-        resolve(cfg)
+        make_plan(cfg)
     model = cfg.classifier()
     module.loss(model, batch(cfg, min(cfg.task.length, 128), rows=2), cfg.task.loss).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

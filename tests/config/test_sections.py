@@ -19,7 +19,7 @@ from lra.config.errors import USER_ERRORS, explain
 from lra.config.experiment import Experiment
 from lra.config.recipes import choices
 from lra.config.schema import Name
-from lra.options import Positive, Range, in_range
+from lra.options import Positive, Range, require_range
 from lra.runs import config_file
 from lra.runs.run_dir import RunDir
 from lra.sweep.options import SweepOptions
@@ -72,7 +72,7 @@ OUTSIDE = {
 @pytest.mark.parametrize("message", OUTSIDE)
 def test_value_outside_range_raises(message):
     value, bounds = OUTSIDE[message]
-    assert_error(f"^x must be {message}$", in_range, "x", value, bounds, "")
+    assert_error(f"^x must be {message}$", require_range, "x", value, bounds, "")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from lra.config.quoting import escape
 from lra.studies.lengths.__main__ import LengthsOptions, sweep_options
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import expand
-from lra.train.plan import resolve
+from lra.train.plan import make_plan
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 OTHERS = ("torchrun", "srun", "pip", "wandb", "source", "export", "apt-get")
@@ -160,7 +160,7 @@ def check_options(options: Options) -> None:
         # As on a machine with four GPUs.
         case Experiment() if not options.unavailable:
             with mock.patch.multiple(torch.cuda, is_available=lambda: True, device_count=lambda: 4):
-                resolve(options)
+                make_plan(options)
         # Three mechanisms with options or one without, each with a task, until every task has been used.
         case BenchOptions():
             bench = contestants.expand_mechanisms(options)

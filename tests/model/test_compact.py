@@ -11,7 +11,7 @@ from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.model.multihead import Multihead
 from lra.ops.selection import SelectionOptions, select
-from lra.train.plan import resolve
+from lra.train.plan import make_plan
 from lra.train.run import run_seeds
 from lra.varlen import GROUP_SIZE, VarlenLayout
 
@@ -76,7 +76,9 @@ def assert_same(first, second):
 
 
 def resolve_plan(name, *words):
-    return resolve(config(name, *words, "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"))
+    return make_plan(
+        config(name, *words, "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu")
+    )
 
 
 @pytest.fixture

@@ -131,20 +131,22 @@ def test_pretraining_is_reused_only_from_intact_files(name, reason, damage, tmp_
     record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), source)
     content = (source / name).read_bytes()
     damage(source / name)
-    assert f"{source}/{name} cannot be used ({reason}" in error_message(target.find_finished)
+    assert f"{source}/{name} cannot be used ({reason}" in error_message(target.find_or_copy_finished)
     assert not (target_dir / "pretrain.json").exists() and not list(target_dir.glob(".*"))
     (source / name).write_bytes(content)
-    assert target.find_finished().status == "done" and (target_dir / name).read_bytes() == content
+    assert target.find_or_copy_finished().status == "done" and (target_dir / name).read_bytes() == content
 
 
 def test_pretraining_with_another_version_of_a_custom_class_is_not_reused(tmp_path, monkeypatch):
-    monkeypatch.setattr(config_file, "source_digests", lambda _: {"mine": "1"})
+    monkeypatch.setattr(config_file, "custom_code_digests", lambda _: {"mine": "1"})
     source = tmp_path / "theirs" / "pretrain"
     target = PretrainDir(path=tmp_path / "mine" / "pretrain", choices={}, seed=0, source=source.parent)
     pretraining = replace(PHASE, fingerprint=target.fingerprint, sources={"mine": "0"})
     for folder, remedy in ((source, "pretrain again without pretrain.from"), (target.path, "delete that folder")):
         record.save_pretraining(pretraining, folder)
-        assert f"{folder} was trained with another version of mine; {remedy}" in error_message(target.find_finished)
+        assert f"{folder} was trained with another version of mine; {remedy}" in error_message(
+            target.find_or_copy_finished
+        )
 
 
 @pytest.fixture(scope="module")

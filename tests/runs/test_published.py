@@ -16,8 +16,7 @@ from support.records import PHASE, RECORD, flip, replace_text
 from lra.evaluate.restore import load_best_model, restore_experiment
 from lra.io import lock
 from lra.runs import checkpoint, config_file, published, reader, record
-from lra.runs.publish import contents as read_contents
-from lra.runs.publish import publish
+from lra.runs.publish import check_and_convert, publish
 from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
@@ -212,13 +211,13 @@ def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mi
         # The other process adds seed 1 after this one has read the tables.
         if not study.exists():
             save(study, SOURCES[1:])
-        return read_contents(run)
+        return check_and_convert(run)
 
     def save_locked(folder, runs):
         assert lock.holder(folder / lock.NAME)
         save(folder, runs)
 
-    monkeypatch.setattr("lra.runs.publish.contents", read_late)
+    monkeypatch.setattr("lra.runs.publish.check_and_convert", read_late)
     monkeypatch.setattr(published, "save", save_locked)
     assert "1 added, 0 already there" in publish_mine()[1]
     assert list(published_runs(home / "out").values()) == SOURCES and not (study / lock.NAME).exists()

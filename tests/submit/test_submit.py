@@ -237,7 +237,9 @@ def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_pa
     shutil.rmtree(folder)
     # Training records the file of a class that is no part of the suite.
     targets = {"attn._target_": f"{__name__}.Efficient", "block._target_": "lra.model.blocks.PreNorm"}
-    assert config_file.source_digests(targets) == {__name__: hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}
+    assert config_file.custom_code_digests(targets) == {
+        __name__: hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    }
     # A class that ignores the padding mask.
     ignorant = SOURCE.replace("if mask is None", "if True")
     source.write_text(ignorant)

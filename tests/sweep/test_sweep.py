@@ -33,7 +33,7 @@ from lra.sweep import job, launcher, plan, progress
 from lra.sweep.estimate import START_SECONDS
 from lra.sweep.launcher import Launcher
 from lra.train.device import device_name
-from lra.train.plan import resolve
+from lra.train.plan import make_plan
 
 SWEEP = [sys.executable, "-m", "lra.sweep"]
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     # Checkpoints of 4 runs with 86,922 parameters, 16 bytes for each.
     assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
 
-    planned = resolve(compose(Experiment, list(runs[0].overrides)))
+    planned = make_plan(compose(Experiment, list(runs[0].overrides)))
     choices = planned.experiment.choices(planned.data.source.provenance)
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
     (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(choices | {"optim.lr": 0.001}))
@@ -341,7 +341,7 @@ def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(four, monke
     assert limited.select_startable([long, short, unknown, endless]) == [short, unknown, long]
     assert limited.end - limited.latest_start(long) == pytest.approx(90)
     assert limited.latest_start(unknown) == limited.end
-    monkeypatch.setattr(launcher, "steps", lambda run: 50)
+    monkeypatch.setattr(launcher, "steps_done", lambda run: 50)
     assert limited.select_startable([long, short]) == [long, short]
     forever = Launcher(config("selection"))
     assert forever.select_startable([endless, short]) == [endless, short] and forever.latest_start(endless) == math.inf

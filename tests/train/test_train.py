@@ -244,13 +244,13 @@ def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
 def test_label_outside_the_classes_is_rejected():
     run = config("mean", "task=recall")
     data = set_up(run.task_data())
-    plan.check_data(run.task, data)
+    plan.check_labels_and_tokens(run.task, data)
     above = "task.outputs must be above 8, the largest label of the train set, not 8"
     # The ignore_index of torch's cross entropy.
     ignored = "labels must be 0 or more; the smallest label of the train set is -100"
     for label, message in ((8, above), (-100, ignored)):
         data.splits["train"].labels[3] = label
-        assert message in error_message(plan.check_data, run.task, data)
+        assert message in error_message(plan.check_labels_and_tokens, run.task, data)
     # Of 16 token ids the last one is 15, here the stored token 14.
     check = lambda vocab: plan._check_tokens(run.task.replace(vocab=vocab, shift=1), "a", torch.tensor([3, 14]), False)
     check(16)

@@ -20,8 +20,8 @@ from ...options import flatten
 from ...runs import record
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
-from ...train import plan as plans
-from ...train.run import fit
+from ...train.plan import Plan, make_plan
+from ...train.run import train_and_test
 from ...train.trainer import evaluate
 from ..examples import gather_batches, select_by_length
 from ..qkv import mechanisms
@@ -59,7 +59,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
             data, or more than one process is configured.
     """
     source, target = experiments(run, options)
-    plan = plans.resolve(target)
+    plan = make_plan(target)
     if plan.processes.count > 1:
         raise ValueError(f"trainer.devices must be 1, got {plan.processes.count}: a transfer is one process")
     plan.data.setup()
@@ -100,7 +100,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
 
 
 def measure(
-    run: RunDir, plan: plans.Plan, run_dir: RunDir, models: tuple[Classifier, Classifier], options: TransferOptions
+    run: RunDir, plan: Plan, run_dir: RunDir, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
@@ -125,7 +125,7 @@ def measure(
     distances = compare_layers(exact.to(plan.device), swapped.to(plan.device), batches, options.spectrum)
 
     # Fine-tuning changes the weights of the swapped model, so it comes last.
-    tuned = fit(plan, run_dir, swapped) if options.steps else None
+    tuned = train_and_test(plan, run_dir, swapped) if options.steps else None
     return TransferRecord(
         task=r.task,
         protocol=r.protocol,
