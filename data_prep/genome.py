@@ -43,7 +43,7 @@ def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndar
                     line = line.removeprefix(BYTE_ORDER_MARK)
                     other = impostor(line)
                     if other is not None:
-                        raise ValueError(f"{path}, line 1: {other}")
+                        raise ValueError(f"{path} {other}")
                 line = line.strip()
                 if line.startswith(b">"):
                     # A heading ends the sequence before it.

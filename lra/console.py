@@ -10,6 +10,10 @@ class AlreadyReported(ValueError):
     """A failure that another process has explained already: the command ends without its own message."""
 
 
+class OtherRankFailed(AlreadyReported):
+    """A failure of rank 0, on another rank."""
+
+
 def log(line: str) -> None:
     """Print a line on stderr without buffering; of several processes of one run only the first prints."""
     if is_main_process():

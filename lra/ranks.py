@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .console import AlreadyReported
+from .console import OtherRankFailed
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 
     Raises:
         ValueError: the function raised it on rank 0.
-        AlreadyReported: the same, on the other ranks.
+        OtherRankFailed: the same, on the other ranks.
     """
     if not dist.is_initialized():
         return function()
@@ -56,7 +56,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     if error is not None:
         if rank() == 0:
             raise error
-        raise AlreadyReported("rank 0 failed")
+        raise OtherRankFailed("rank 0 failed")
     return value
 
 
@@ -66,7 +66,7 @@ def rank_zero_first() -> Iterator[None]:
 
     Raises:
         ValueError: the block raised it on rank 0.
-        AlreadyReported: the same, on the other ranks, before the block.
+        OtherRankFailed: the same, on the other ranks, before the block.
     """
     if not dist.is_initialized():
         yield
@@ -75,7 +75,7 @@ def rank_zero_first() -> Iterator[None]:
         # Wait until rank 0 has run the block and broadcasts whether it failed.
         failed = _broadcast(None)
         if failed:
-            raise AlreadyReported("rank 0 failed")
+            raise OtherRankFailed("rank 0 failed")
         yield
         return
     try:

@@ -1,7 +1,6 @@
-"""Dependency rules: imports go to lower layers or along listed edges.
+"""Dependency rules: imports, also inside functions, go to lower layers or along listed edges.
 
-A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for the files of the package itself, which every
-module imports implicitly. Imports inside functions count like all others.
+A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for its own files, which every module imports.
 """
 
 import ast

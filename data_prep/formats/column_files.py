@@ -27,13 +27,11 @@ class Style:
     """How the files of a split are named; files of two styles may hold the same examples.
 
     Args:
-        folder: folder of the file.
         suffix: .parquet or .arrow.
         pattern: name of a shard without its number, such as train-*-of-00002; the name of a file of the whole split,
             such as train or imdb-train; empty for other names, of which a split may have several.
     """
 
-    folder: Path
     suffix: str
     pattern: str
 
@@ -90,7 +88,7 @@ def _check_styles(files: list[Path]) -> None:
     first = files[0]
     for other in files[1:]:
         if other.parent != first.parent:
-            raise ValueError(f"{first} and {other} are in two folders, maybe of two copies: name one of the folders")
+            raise ValueError(f"{first} and {other} are in two folders: name the folder of one copy")
         if _style(other) != _style(first):
             reason = "are named in two styles and may hold the same examples twice"
             raise ValueError(f"{first} and {other} {reason}: keep one of them")
@@ -104,7 +102,7 @@ def _style(path: Path) -> Style:
         last_word = path.stem.rpartition("-")[2]
         is_whole_split = any(last_word in names for names in NAMES.values())
         pattern = path.stem if is_whole_split else ""
-    return Style(path.parent, path.suffix, pattern)
+    return Style(path.suffix, pattern)
 
 
 def _check_shards(files: list[Path]) -> None:

@@ -53,13 +53,11 @@ def open_copy(
         return None
     folder = expand(path)
     reject_zip(folder)
-    download = _open_download(folder, task)
-    if download is None:
-        return open_reader(folder, task, length=length, columns=columns)
-    has_lines = task == "image" and pixel_lines.has_files(folder)
-    if download.path != folder and (has_lines or lra_pickle.has_files(folder, task)):
-        return open_reader(folder, task, length=length, columns=columns)
-    return download
+    is_copy = lra_pickle.has_files(folder, task) or (task == "image" and pixel_lines.has_files(folder))
+    download = None if is_copy else _open_download(folder, task)
+    if download is not None:
+        return download
+    return open_reader(folder, task, length=length, columns=columns)
 
 
 def _open_download(path: Path, task: str) -> AclImdb | Cifar | None:

@@ -87,6 +87,7 @@ class Pathfinder(ReleaseSource):
         )
         # MEGA's lines, which do not name the contour, have 14 paddles; its script writes them next to the images.
         if isinstance(copy, PixelLineReader) and contour != 14:
+            log(f"{self.name}: the lines of pixels in {copy.path} have contour 14, so they are not read")
             copy = None
         if copy is not None:
             self.path = copy.path

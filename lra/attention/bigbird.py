@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import attend_blocks, gather_blocks, split_blocks
 from ..options import Positive, Whole
 from .base import Attention, Sizes, as_attn_mask
@@ -113,7 +112,7 @@ class BigBird(Attention):
         ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
         end_queries = gather_blocks(q_blocks, ends)  # (N,H,2,b,D)
         end_queries = end_queries.flatten(2, 3)  # (N,H,2 b,D)
-        attn_mask = as_attn_mask(ensure_nonempty(mask))
+        attn_mask = as_attn_mask(mask)
         out = F.scaled_dot_product_attention(end_queries, k, v, attn_mask)
         return out.unflatten(2, (2, -1))
 

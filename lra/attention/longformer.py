@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import attend_blocks, band_mask, hide_keys, split_blocks, windows
 from ..options import Positive, Range, require_range
 from .base import Attention, Sizes, as_attn_mask
@@ -46,7 +45,7 @@ class Longformer(Attention):
             return out
         # Global queries see all tokens.
         global_queries = q[:, :, :num_global]
-        attn_mask = as_attn_mask(ensure_nonempty(mask))
+        attn_mask = as_attn_mask(mask)
         out_global = F.scaled_dot_product_attention(global_queries, k, v, attn_mask)  # (N,H,g,E)
         out_local = out[:, :, num_global:]
         return torch.cat([out_global, out_local], 2)

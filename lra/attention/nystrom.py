@@ -171,7 +171,6 @@ class NystromOriginal(Nystrom):
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
         if self.landmarks == self.sizes.length:
-            mask = ensure_nonempty(mask)
             return F.scaled_dot_product_attention(q, k, v, as_attn_mask(mask))
         return super().product(q, k, v, mask)
 

@@ -18,7 +18,7 @@ class SDPA(Attention):
     """softmax(q kᵀ / √D) v by torch's fused kernels, O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
     Four cases take O(L²) memory: ``causal`` with a mask; on a CPU, dropout in training or values that are not as wide
-    as keys (``block=mega``); on a GPU with a mask, a head size that is not a multiple of 8. In plain torch:
+    as keys (``block=mega``); on a GPU with a mask, a head size that is no multiple of 8 (float32: 4). In plain torch:
     ``lra/reference/softmax.py``.
 
     Args:

@@ -24,9 +24,9 @@ MIN_LEAD = 15
 ABOUT = (
     f"A task is admitted if the controls and the bag-of-tokens baseline (bag) have normalised scores of at most "
     f"{100 * MAX_BASELINE:.0f}, every seed of {EXACT} has at least {100 * SOLVED:.0f}, and at most a third of the "
-    f"mechanisms have a test score of {CEILING} % or more; {UNSOLVED_TASK}, which nothing solves within minutes, needs "
-    f"a lead of {MIN_LEAD} points of {EXACT} instead. (search): fewer than two seeds have ended, failed ones "
-    "included, so this is the single run at the best learning rate of the search."
+    f"mechanisms have a test score of {CEILING} % or more; on {UNSOLVED_TASK}, which nothing solves within minutes, "
+    f"{EXACT} must instead of the first two lead the baselines by {MIN_LEAD} points. (search): fewer than two seeds "
+    "have ended, failed ones included, so this is the single run at the best learning rate of the search."
 )
 
 

@@ -134,7 +134,7 @@ def _short_caption(board: BoardResults, axis: str) -> str:
         "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of every control. "
         "score: mean with a 95 % t interval. IQM: interquartile mean with a 95 % bootstrap interval, which is too "
         "narrow with few seeds. Tasks: mean ± standard deviation. "
-        f"solved: number of seeds that score at least {100 * SOLVED:.0f}. {axis.replace(', ', ': ', 1)}."
+        f"solved: runs (seeds of all tasks) that score at least {100 * SOLVED:.0f}. {axis.replace(', ', ': ', 1)}."
     )
     # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []

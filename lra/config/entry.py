@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ..console import AlreadyReported, log, plural, visible
+from ..console import AlreadyReported, OtherRankFailed, log, plural, visible
 from ..startup import abandon_stdout, interruptible
 from . import CONF
 from .compose import overrides_of
@@ -124,7 +124,7 @@ class Command:
         title = " ".join(overrides_of(hydra_config))
         if os.getpid() == self.pid:
             failure, reason = _attempt(title, compute)
-            if failure is not None:
+            if failure is not None and not isinstance(failure, OtherRankFailed):
                 self.failures.append(reason)
         elif self.workers and hydra_config.runtime.choices["hydra/launcher"] == "joblib":
             self.workers.run(hydra_config.job.num, title, lambda: _attempt(title, compute)[1])
@@ -143,6 +143,8 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
     """
     try:
         compute()
+    except OtherRankFailed as error:
+        return error, ""
     except Exception as error:
         if _shows_traceback(error):
             traceback.print_exc()

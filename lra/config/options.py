@@ -32,10 +32,12 @@ _OF_DATA = (
     "data.release=",
 )
 # A key that the command line adds to a budget, such as +budgets.quick.allowance=16.
-_ADDED_BUDGET_KEY = re.compile(r"\+{1,2}budgets\.([^.=]+)\.([^.=]+)=(.*)")
+_ADDED_BUDGET_KEY = re.compile(r"\+{1,2}budgets\.([^.=]+)\.([^.=]+)=")
+# Options read a key by ${of_budget:key,default} or ${budgets.${budget}.key}.
 _OF_BUDGET = re.compile(r"\$\{of_budget:([^}]*)\}")
-# Keys of a budget that every mechanism with a number of tokens, landmarks or features reads.
-TOKEN_BUDGETS = ("allowance", "kept")
+_BUDGET_KEY = re.compile(r"\$\{budgets\.\$\{budget\}\.(\w+)\}")
+# Keys that are accepted for every mechanism, because several are compared at one token budget.
+_TOKEN_BUDGETS = ("allowance", "kept")
 
 
 class Options(Section):
@@ -83,7 +85,10 @@ class Options(Section):
         unresolved = to_tree(config)
         cls.check_unresolved(unresolved)
         overrides = to_tree(hydra_config.overrides)["task"]
-        _check_added_budget_keys(overrides, unresolved)
+        multirun = hydra_config.mode is RunMode.MULTIRUN
+        # The command that prepares the data repeats the keys of budgets, although it reads only some of them.
+        if {"attn", "budgets"} <= cls.model_fields.keys():
+            _check_added_budget_keys(overrides, unresolved, multirun=multirun)
         groups = hydra_config.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
         if cls.unread:
@@ -97,38 +102,43 @@ class Options(Section):
         task = groups.get("task")
         if task and f"task={task}" not in data_overrides:
             data_overrides.insert(0, f"task={task}")  # an experiment chose the task
-        multirun = hydra_config.mode is RunMode.MULTIRUN
         options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
         if not issubclass(cls, MechanismOptions):
             return options
         return options.replace(label=_build_label(options.to_dict(), overrides, groups, cls.conf))
 
 
-def _check_added_budget_keys(overrides: list[str], tree: Mapping[str, Any]) -> None:
+def _check_added_budget_keys(overrides: list[str], tree: Mapping[str, Any], *, multirun: bool) -> None:
     """Check keys that the command line adds to a budget, which hydra accepts whatever they are.
+
+    Args:
+        overrides: overrides of the command line.
+        tree: the configuration with its interpolations.
+        multirun: whether the command is one of several, which may have other budgets.
 
     Raises:
         ValueError: a key belongs to another budget than the chosen one, no option reads it, or a token budget is not a
             whole number of at least 1.
     """
+    readable = {*_TOKEN_BUDGETS}
+    for value in flatten(tree).values():
+        readable.update(_BUDGET_KEY.findall(str(value)))
+        for keys in _OF_BUDGET.findall(str(value)):
+            readable.update(name.partition("/")[0].strip() for name in keys.split(",")[:-1])
     for line in overrides:
-        match = _ADDED_BUDGET_KEY.fullmatch(line)
+        match = _ADDED_BUDGET_KEY.match(line)
         if match is None:
             continue
-        budget, key, _ = match.groups()
+        budget, key = match.groups()
         option = f"budgets.{budget}.{key}"
-        if budget != tree["budget"]:
+        if budget != tree["budget"] and not multirun:
             raise ValueError(f"+{option} has no effect with budget={tree['budget']}")
-        # Options read it by ${of_budget:key,...}.
-        readable = {*TOKEN_BUDGETS}
-        for value in flatten(tree).values():
-            for keys in _OF_BUDGET.findall(str(value)):
-                readable.update(name.partition("/")[0] for name in keys.split(",")[:-1])
         if key not in readable:
-            raise ValueError(f"+{option} is read by no option; there are {', '.join(sorted(readable))}")
+            raise ValueError(f"no option reads +{option}; they read {', '.join(sorted(readable))}")
         value = tree["budgets"][budget][key]
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if key in TOKEN_BUDGETS and value is not None and not is_count:
+        is_count_or_reference = value is None or is_count or "${" in str(value)
+        if key in _TOKEN_BUDGETS and not is_count_or_reference:
             raise ValueError(f"{option} must be a whole number of at least 1, not {format_value(value)}")
 
 

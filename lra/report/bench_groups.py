@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -88,19 +88,21 @@ def label(row: BenchRow) -> str:
     return row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
 
 
-def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
-    """Estimate the exponent of n over the last three points: log(value ratio) / log(n ratio) of the outer two.
+def growth(values: Mapping[int, float | None], lengths: Sequence[int]) -> float | None:
+    """Estimate the exponent of n over the last three lengths: log(value ratio) / log(n ratio) of the outer two.
 
     Args:
-        points: (n, value) in order of n, for all lengths of a group, so that its exponents have the same lengths.
+        values: values by n.
+        lengths: every n of the group, in order, so that its exponents are over the same lengths.
 
     Returns:
-        The exponent; None for fewer than three points, or if one of the last three has no value.
+        The exponent; None for fewer than three lengths, or if there is no value at one of the last three.
     """
-    measured = [(n, value) for n, value in points[-3:] if value]
+    points = [(n, values.get(n)) for n in lengths[-3:]]
+    measured = [(n, value) for n, value in points if value]
     if len(measured) < 3:
         return None
-    # Two doublings if n doubles from point to point.
+    # Two doublings if n doubles from length to length.
     first_n, first_value = measured[0]
     last_n, last_value = measured[-1]
     value_ratio = last_value / first_value

@@ -91,7 +91,7 @@ def _over_lengths(group: Group) -> Table:
             line[f"{n:,}"] = NONE
         for row in rows:
             line[f"{row.n:,}"] = Cell.of(row.ms, three_digits)
-        line |= _summary(rows)
+        line |= _summary(rows, group.lengths)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
         # Sizes of the layer at the largest n; linformer, among others, grows with n.
         for field in SIZES:
@@ -114,18 +114,18 @@ def _over_lengths(group: Group) -> Table:
     return _table(f"{group.title}: ms over n", about, lines)
 
 
-def _summary(rows: list[BenchRow]) -> dict[str, Cell]:
+def _summary(rows: list[BenchRow], lengths: list[int]) -> dict[str, Cell]:
     """Summarise the rows of a contestant over n: spread, memory, and the measured exponents of n."""
-    times = [(row.n, row.ms) for row in rows]
-    sizes = [(row.n, row.peak_bytes) for row in rows]
+    times = {row.n: row.ms for row in rows}
+    sizes = {row.n: row.peak_bytes for row in rows}
     # Spread: the largest over all lengths; memory: at the largest length.
     largest_spread = max(map(_spread, rows), default=None)
     mebibytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
     return {
         "spread": Cell.of(largest_spread, "{:.0%}".format),
         "MB": Cell.of(mebibytes, three_digits),
-        "growth": Cell.of(growth(times), "{:.2f}".format),
-        "MB growth": Cell.of(growth(sizes), "{:.2f}".format),
+        "growth": Cell.of(growth(times, lengths), "{:.2f}".format),
+        "MB growth": Cell.of(growth(sizes, lengths), "{:.2f}".format),
     }
 
 

@@ -89,8 +89,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
             file_name = _file_name(picture)
             pictures[file_name] = picture
             all_pictures[docs / file_name] = picture
-        is_of_board = name.split("-")[0] == BOARD
-        (board_sections if is_of_board else sections).append(_section(rows, info, boards, pictures))
+        page = board_sections if name.split("-")[0] == BOARD else sections
+        page.append(_section(rows, info, boards, pictures))
         readme_rows = [row for row in rows if row.task in info.readme]
         if readme_rows:
             readme_blocks.append(_readme_block(readme_rows, boards))

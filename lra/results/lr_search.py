@@ -14,6 +14,10 @@ BUDGET = "budget's"
 SEARCH_SUFFIX = "-rates"
 # Study of the published board.
 BOARD = "board"
+BEST_RATE = (
+    "the learning rate with the highest mean validation score, whatever the number of seeds (rates with failed seeds "
+    "come last)"
+)
 
 
 def without_search(rows: list[Row]) -> list[Row]:
@@ -26,12 +30,6 @@ def without_search(rows: list[Row]) -> list[Row]:
         if not is_trial or (label_without_rate(row), row.task) not in labels_and_tasks:
             selected.append(row)
     return selected
-
-
-BEST_RATE = (
-    "the learning rate with the highest mean validation score, whatever the number of seeds (rates with failed seeds "
-    "come last)"
-)
 
 
 def label_without_rate(row: Row) -> str:

@@ -21,10 +21,8 @@ BEST_MARKS = (
 )
 GAIN_MARKS = (
     f"≈ after a gain: no significant difference from zero (p > {SIGNIFICANCE}, Welch's t-test on the finished seeds, "
-    "with Holm's correction for the gains of the column). With two seeds, a large gain may not be significant, and a "
-    "small one may be significant only because two scores happen to be close. A gain without ± has no test: one side "
-    "has a single seed, or no score varies and the means differ. If no score varies and the means are equal, it has no "
-    "± and is marked ≈."
+    "with Holm's correction for the gains of the column). With two seeds the test is unreliable. A gain without ± has "
+    "no test: one side has a single seed, or no score varies."
 )
 MARKS = BEST_MARKS + GAIN_MARKS
 

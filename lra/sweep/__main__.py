@@ -79,7 +79,7 @@ def carry_out(options: SweepOptions) -> str | None:
     except OSError as error:
         raise ValueError(f"runs={options.runs} cannot be created: {error.strerror}") from error
     watch = run_rounds(launcher, rounds)
-    return summarise(options, watch, duplicates)
+    return summarise(options, watch, launcher.unwritable, duplicates)
 
 
 def plan_search(options: SweepOptions, planner_name: str, at_once: int | None) -> RoundsPlan:
@@ -118,11 +118,14 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
     return watch
 
 
-def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str | None:
+def summarise(
+    options: SweepOptions, watch: Watch, unwritable: dict[PlannedRun, str], duplicates: list[str]
+) -> str | None:
     """Log what has ended and what is left; returns one line if runs failed, else None."""
     by_state: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in watch.states:
-        by_state[state(run)].append(run)
+        run_state = "failed" if run in unwritable else state(run)
+        by_state[run_state].append(run)
 
     # Runs without a result, and the steps that they have done.
     left = by_state["left"] + by_state["running"]
@@ -142,14 +145,15 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
         log(f"{run}: {outcome(run)}")
     failed = by_state["failed"]
     for run in failed:
-        log(f"{run}: {outcome(run)}\n  {run.command}")
+        reason = f"failed, {unwritable[run]}" if run in unwritable else outcome(run)
+        log(f"{run}: {reason}\n  {run.command}")
     if not failed:
         return None
+    remedy = "the same command tries them again"
     # A run with a damaged record is not started again.
     damaged = sum((run.folder / record.NAME).exists() for run in failed)
-    remedy = "the same command tries them again"
     if damaged:
-        remedy += f", {damaged} of them after you delete its damaged {record.NAME}"
+        remedy = f"delete the damaged {record.NAME} of {damaged} of them, then {remedy}"
     return f"{len(failed)} of {len(watch.states)} runs failed; {remedy}"
 
 

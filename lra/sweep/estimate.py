@@ -117,6 +117,7 @@ def _measured(plan: Plan) -> float | None:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        torch.cuda.empty_cache()
         return None
     optimiser = torch.optim.AdamW(model.parameters())
     precision = experiment.trainer.precision

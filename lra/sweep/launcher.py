@@ -97,6 +97,8 @@ class Launcher:
             )
         limit = 60 * (options.minutes or math.inf)
         self.end = time.time() + limit - min(ENDING_SECONDS, ENDING_SHARE * limit)
+        # Runs that failed because their folder cannot be written, with the reason.
+        self.unwritable: dict[PlannedRun, str] = {}
         # Whether the time limit has ended the sweep.
         self.time_is_over = False
 
@@ -144,17 +146,22 @@ class Launcher:
         max_idle = 1 if self.at_once else IDLE_LAUNCHES
         idle = 0
         while True:
-            states = {run: state(run) for run in runs}
+            # A run whose folder cannot be written has no state in it.
+            states = {run: state(run) for run in runs if run not in self.unwritable}
             if all(run_state in ENDED for run_state in states.values()):
                 return
             # Runs that no process is running: never started, or interrupted.
-            not_running = [run for run in runs if states[run] == "left"]
+            not_running = [run for run, run_state in states.items() if run_state == "left"]
             if not not_running:
                 time.sleep(POLL_SECONDS)
                 continue
-            startable = [run for run in self.select_startable(not_running) if make_folder(run)]
+            startable = self.select_startable(not_running)
             if not startable:
                 return
+            self.make_folders(startable)
+            startable = [run for run in startable if run not in self.unwritable]
+            if not startable:
+                continue
             steps_before = {run: steps_with_pretraining(run) for run in startable}
             reason = self.launch(startable)
             # Of several launches in a row without a run that begins, only the first logs why it stopped.
@@ -169,7 +176,7 @@ class Launcher:
             # no help.
             if idle >= max_idle and len(self.select_startable(startable)) == len(startable):
                 for run in startable:
-                    record_failure(run, reason or "ended without a result and without a message")
+                    self.record_failure(run, reason or "ended without a result and without a message")
 
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
@@ -224,23 +231,20 @@ class Launcher:
         for run, end in zip(runs, ended, strict=True):
             has_begun = steps_with_pretraining(run) > steps_before[run]
             if end.status is JobStatus.FAILED and state(run) == "left" and not has_begun:
-                record_failure(run, explain(end._return_value))
+                self.record_failure(run, explain(end._return_value))
         return None
 
+    def make_folders(self, runs: list[PlannedRun]) -> None:
+        """Create the folders of runs. A run without one fails, and the others start."""
+        for run in runs:
+            try:
+                run.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                self.unwritable[run] = explain(error)
 
-def make_folder(run: PlannedRun) -> bool:
-    """Create the folder of a run; if that fails, log the reason and return False, so that the other runs start."""
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        log(f"{run} cannot start: {explain(error)}")
-        return False
-    return True
-
-
-def record_failure(run: PlannedRun, reason: str) -> None:
-    """Write the reason of a failure into the folder of a run; log it if that fails, so that the other runs continue."""
-    try:
-        fail(run.folder, reason)
-    except ValueError as error:
-        log(f"{run} failed: {reason}; {error}")
+    def record_failure(self, run: PlannedRun, reason: str) -> None:
+        """Write the reason of a failure into the folder of a run, or keep it here if that fails."""
+        try:
+            fail(run.folder, reason)
+        except ValueError as error:
+            self.unwritable[run] = f"{reason}; {error}"

@@ -209,7 +209,7 @@ ERRORS = {
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
         "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
         "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
-        "task=listops attn=mean +budgets.smoke.alowance=16": "+budgets.smoke.alowance is read by no option; there",
+        "task=listops attn=mean +budgets.smoke.alowance=16": "no option reads +budgets.smoke.alowance; they read",
         "task=listops attn=mean +budgets.quick.allowance=16": "quick.allowance has no effect with budget=smoke",
         "task=listops attn=mean +budgets.smoke.allowance=-16": "smoke.allowance must be a whole number of at least 1",
         "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",

@@ -5,9 +5,7 @@ therefore compared with `pathfinder_original.json`, which was recorded by runnin
 with OpenCV; a test marked `peers` compares `dilate` with it.
 
 Images and masks are float64 (size, size), points (y, x), angles radians. Every paddle is pasted into an image of the
-full size, and every dilation covers the whole image. Patches are memoised.
-
-At the end: the statistics of images that `pathfinder_original.json` has for images of the original generator.
+full size, and every dilation covers the whole image. At the end: the statistics in `pathfinder_original.json`.
 """
 
 import functools

@@ -59,7 +59,6 @@ def test_split_indices_partition_60_20_20(n):
 MALFORMED = {
     b"": "line 0: the file ends without a sequence",
     b"ACGT\n": "line 1: a sequence without a > line before it",
-    b"<html>\n": "line 1: is a web page",
     b">a\nACGT\nACXT\n": "line 3: unknown letter 'X'; the letters are agctn",
     b">a\n>b\nACGT\n": "line 1: a > line without a sequence after it",
 }
@@ -69,6 +68,8 @@ MALFORMED = {
 def test_malformed_fasta_error_names_path_and_line(tmp_path, text):
     path = write_folder(tmp_path, {"dog.fa": text}) / "dog.fa"
     assert_error(f"{path}, {MALFORMED[text]}", list, read_fasta(path))
+    path.write_bytes(b"<html>")
+    assert_error(f"{path} is a web page", list, read_fasta(path))
 
 
 def test_fasta_reader_ignores_line_ends_and_blank_lines(tmp_path):

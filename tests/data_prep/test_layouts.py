@@ -105,7 +105,6 @@ def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
     folder = write_folder(tmp_path / "release", image_files())
     source = Pathfinder(release=write_archive(tmp_path / "lra_release.gz", image_files(), top))
     assert prepared(source, tmp_path / "b") == prepared(Pathfinder(release=folder), tmp_path / "a")
-    # Workers of a DataLoader get a copy of the source.
     assert pickle.loads(pickle.dumps(source)).choices == source.choices
     assert [path.name for path in (tmp_path / "b").glob("*/")] == [source.folder("").name]
     # The folder of the archive, with nothing unpacked in it.

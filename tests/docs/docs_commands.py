@@ -1,11 +1,9 @@
-"""Checks of the commands in README.md and docs/, without running them.
+"""Checks of the commands in README.md and docs/, without running them; ``checked`` raises AssertionError:
 
-``checked`` checks a command by its program and raises AssertionError if it is invalid:
-
-    python -m <entry>   its overrides compose to valid options, and everything that these name exists
-    python -m pytest    its options parse and its files exist
-    make                make -n succeeds, and the Makefile reads every variable
-    others              programs of OTHERS; their arguments are not checked
+python -m <entry>   its overrides compose to valid options, and everything that these name exists
+python -m pytest    its options parse and its files exist
+make                make -n succeeds, and the Makefile reads every variable
+others              programs of OTHERS; their arguments are not checked
 """
 
 import argparse

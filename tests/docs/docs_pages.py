@@ -1,7 +1,4 @@
-"""Fenced blocks, inline code and commands of the manuals.
-
-A command is a line of a ``sh`` block, or inline code that begins with the name of a program and has arguments.
-"""
+"""Blocks, inline code and commands of the manuals: lines of ``sh``, and inline code with a program and arguments."""
 
 import re
 import shlex

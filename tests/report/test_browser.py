@@ -1,7 +1,4 @@
-"""The report and leaderboard pages in a headless Chromium: sorting, filters, links, viewports and colour schemes.
-
-LRA_CHROMIUM is the path of the browser; without it the usual names are looked up on PATH.
-"""
+"""The report and leaderboard pages in a headless Chromium (LRA_CHROMIUM, else on PATH): sorting, filters, viewports."""
 
 import os
 import shutil

@@ -14,7 +14,7 @@ from server import start as start_fork
 from support.training import power_cut, result, seed_folder, smoke, start, train_config, trained, wait
 
 from lra import ranks
-from lra.console import AlreadyReported
+from lra.console import OtherRankFailed
 from lra.data.datamodule import Batch
 from lra.io.lock import holder
 from lra.model.norm import make_norm
@@ -195,14 +195,14 @@ def test_error_on_rank_zero_ends_other_ranks_silently(tmp_path, capfd):
 
     def work(rank):
         assert ranks.gather(rank) == [0, 1] and ranks.on_rank_zero(lambda: rank + 5) == 5
-        with pytest.raises(AlreadyReported if rank else ValueError) as error:
+        with pytest.raises(OtherRankFailed if rank else ValueError) as error:
             ranks.on_rank_zero(decide)
         assert error.value.args == ("rank 0 failed" if rank else "no such thing",)
         # The block runs on rank 0 first: its file exists when rank 1 looks.
         with ranks.rank_zero_first():
             assert rank == 0 or (tmp_path / "0").exists()
             (tmp_path / str(rank)).touch()
-        with pytest.raises(AlreadyReported if rank else ValueError), ranks.rank_zero_first():
+        with pytest.raises(OtherRankFailed if rank else ValueError), ranks.rank_zero_first():
             assert rank == 0
             decide()
 

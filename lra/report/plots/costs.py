@@ -129,8 +129,8 @@ def draw_growth(group: Group, width: float) -> Figure:
     # Contestants with at least three lengths.
     exponents = {}
     for name, rows in group.over_n().items():
-        times = [(row.n, row.ms) for row in rows]
-        exponent = growth(times)
+        times = {row.n: row.ms for row in rows}
+        exponent = growth(times, group.lengths)
         if exponent is not None:
             exponents[name] = exponent
     names = sorted(exponents, key=lambda name: -exponents[name])

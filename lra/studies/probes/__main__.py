@@ -15,6 +15,7 @@ from pydantic import Field
 
 from ...config.compose import compose
 from ...config.entry import main
+from ...config.errors import prefixed
 from ...config.options import Options
 from ...config.quoting import override
 from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
@@ -149,8 +150,11 @@ def _is_up_to_date(probes: Probes, run: RunDir, options: ProbesOptions) -> bool:
     """Return whether a record belongs to the run and has the examples and derivatives that the options ask for."""
     r = run.result
     # The same configuration may have been trained again. Early records do not name their weights.
-    if run.weights.exists() and probes.weights not in (None, atomic.digest(run.weights)):
-        return False
+    if run.weights.exists():
+        with prefixed(str(run.weights)):
+            weights = atomic.digest(run.weights)
+        if probes.weights not in (None, weights):
+            return False
     if probes.fingerprint != r.fingerprint or probes.examples != min(options.examples, r.n_test):
         return False
     return not options.derived or (probes.derived, probes.rows) == (options.derived, options.rows)
