@@ -208,7 +208,7 @@ class Image(CopySource):
             raise ValueError(f"{copy.path}: {part} has no example")
         return np.stack(images), np.array(labels, np.int64)
 
-    def _grey_examples(self, examples: Iterator[SequenceExample], name: str = "") -> Iterator[SequenceExample]:
+    def _grey_examples(self, examples: Iterator[SequenceExample], _name: str = "") -> Iterator[SequenceExample]:
         """Convert the images of a copy, which are grey or have colours."""
         for (tokens,), label in examples:
             # Three planes are colours, one is grey already.

@@ -241,8 +241,8 @@ class ListOps(ReleaseSource):
         trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
         grow = partial(_grow, self.seed, trees=trees, **self.tree)
         digests: set[bytes] = set()
-        num_drawn = 0
-        num_new = 0
+        num_nodes = 0
+        num_new_trees = 0
         for tokens, lengths, answers, block_nodes in in_order(grow, count(0, trees), workers):
             end = 0
             for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
@@ -252,14 +252,14 @@ class ListOps(ReleaseSource):
                 digest = hashlib.blake2b(ids, digest_size=16).digest()
                 if digest not in digests:
                     digests.add(digest)
-                    num_new += 1
+                    num_new_trees += 1
                     yield ids, answer
-            num_drawn += block_nodes
-            if num_drawn > HOPELESS * max_length:
-                if num_new < HOPELESS_NEW:
-                    counts = f"{num_new} among the last {num_drawn} nodes drawn"
+            num_nodes += block_nodes
+            if num_nodes > HOPELESS * max_length:
+                if num_new_trees < HOPELESS_NEW:
+                    counts = f"{num_new_trees} among the last {num_nodes} nodes drawn"
                     remedy = "widen min_length..max_length or ask for fewer examples"
                     raise ValueError(f"ListOps finds too few new trees with {self.tree}, {counts}: {remedy}")
                 # Count again from here.
-                num_drawn = 0
-                num_new = 0
+                num_nodes = 0
+                num_new_trees = 0

@@ -28,7 +28,7 @@ OFFICIAL = Download(
 )
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
-TEST = 25_000  # official reviews of test
+NUM_TEST = 25_000  # official reviews of test
 SEED = 0  # seed of hold_out and of the selection of smaller sizes
 
 Review = tuple[tuple[bytes], int]  # text, label
@@ -122,7 +122,7 @@ class Text(CopySource):
 
     @property
     def num_val(self) -> int:
-        return self.val or self.hold_out or TEST
+        return self.val or self.hold_out or NUM_TEST
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # A copy with a validation set has its own splits.

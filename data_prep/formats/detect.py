@@ -53,8 +53,8 @@ def open_copy(
         return None
     folder = expand(path)
     reject_zip(folder)
-    is_copy = lra_pickle.has_files(folder, task) or (task == "image" and pixel_lines.has_files(folder))
-    download = None if is_copy else _open_download(folder, task)
+    has_script_files = lra_pickle.has_files(folder, task) or (task == "image" and pixel_lines.has_files(folder))
+    download = None if has_script_files else _open_download(folder, task)
     if download is not None:
         return download
     return open_reader(folder, task, length=length, columns=columns)

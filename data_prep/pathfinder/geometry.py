@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 
 
 def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
@@ -17,26 +18,15 @@ def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
 
 
 def disk(radius: int) -> np.ndarray:
-    """int64 (., 2) cells with y^2 + x^2 <= radius^2."""
+    """bool (2 radius + 1, 2 radius + 1): cells with y^2 + x^2 <= radius^2 around the centre."""
     span = slice(-radius, radius + 1)
     y, x = np.mgrid[span, span]
-    is_inside = y**2 + x**2 <= radius**2
-    return np.argwhere(is_inside) - radius
+    return y**2 + x**2 <= radius**2
 
 
-def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Grey dilation (n, n) -> (n, n) by a flat element, cells (., 2) relative to its centre; outside is 0."""
-    reach = abs(cells).max()
-    padded = np.pad(patch, reach)
-    n = len(patch)
-
-    # The maximum over the patch moved by every cell.
-    shifted = []
-    for y, x in cells:
-        top = reach - y
-        left = reach - x
-        shifted.append(padded[top : top + n, left : left + n])
-    return np.max(shifted, axis=0)
+def dilate(patch: np.ndarray, footprint: np.ndarray) -> np.ndarray:
+    """Grey dilation (n, n) -> (n, n) by a flat element, a symmetric footprint around its centre; outside is 0."""
+    return ndimage.grey_dilation(patch, footprint=footprint, mode="constant")
 
 
 def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
@@ -55,6 +45,7 @@ def polar(distance: float, theta: float) -> tuple[float, float]:
 
 
 def radians(degree: int) -> float:
+    """Convert as the original does; math.radians rounds differently."""
     return degree * math.pi / 180
 
 

@@ -135,13 +135,9 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
 def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -> str:
     """Run a command, whose output goes to parts/<name>.log, and return how it ended; a stopped part is not done."""
     # Fill in the budget.
-    budget_s = max(1.0, seconds - OVERHEAD)
-    values = {"{seconds}": f"{budget_s:.0f}", "{minutes}": f"{seconds / 60:.2f}"}
-
-    def fill(match: re.Match) -> str:
-        return values[match[0]]
-
-    command = [re.sub(r"\{\w+\}", fill, argument) for argument in part.command]
+    budget = f"{max(1.0, seconds - OVERHEAD):.0f}"
+    minutes = f"{seconds / 60:.2f}"
+    command = [word.replace("{seconds}", budget).replace("{minutes}", minutes) for word in part.command]
 
     path = home / "parts" / f"{part.name}.log"
     with open(path, "ab") as output:

@@ -132,15 +132,16 @@ def difference(comparison: PeerComparison) -> float:
 def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[str]:
     """Measure one comparison, and return the cells of its row."""
     cells = [f"`{comparison.name}`", comparison.peer]
+    missing = [*cells, "-", "-", "-", "-"]
     # A peer that is not installed, or a pair that cannot be built at this length, gives a row too.
     try:
         relative = difference(comparison)
         torch.manual_seed(0)
         pair = comparison.build(n, batch, torch.float32)
     except ImportError:
-        return [*cells, "-", "-", "-", "-", "not installed"]
+        return [*missing, "not installed"]
     except Exception as error:
-        return [*cells, "-", "-", "-", "-", error_status(error)]
+        return [*missing, error_status(error)]
 
     # Time both in turn. An error in either one is the last cell of the row.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
@@ -149,7 +150,7 @@ def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[st
     reference = measured["reference"]
     for measurement in (mechanism, reference):
         if measurement.ms is None:
-            return [*cells, "-", "-", "-", "-", measurement.status]
+            return [*missing, measurement.status]
     time_ratio = mechanism.ms / reference.ms
     memory_ratio = mechanism.peak_bytes / reference.peak_bytes
     cells += [with_spread(mechanism), with_spread(reference), f"{time_ratio:.2f}", f"{memory_ratio:.2f}"]

@@ -109,6 +109,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     # The schedule must be at least as long as the profile.
     steps = max(contestant.optim.steps, WARMUP + options.steps)
     contestant = contestant.replace(
+        # Not ``replace``, which would require that eval_every divides the steps.
         optim=contestant.optim.model_copy(update={"steps": steps}),
         trainer=contestant.trainer.replace(device=device, devices=1, precision=options.dtype[0]),
     )

@@ -159,12 +159,12 @@ class RowGroup:
     def _row(self, mechanism: str, mode: str, pad: str | None, dtype: str) -> BenchRow:
         """The row of a contestant before it is measured; ``pad`` is None except for steps on data."""
         shape = self.shape._replace(n=self.length, dtype=dtype)
-        size = None
+        roofline_bytes = None
         # The roofline counts the tensors of an Attention; a Mixer of token vectors moves others.
         function = self.experiment(mechanism, pad).attn.function
         is_attention = isinstance(function, type) and issubclass(function, Attention)
         if self.workload == "attention" and is_attention:
-            size = roofline.num_bytes(
+            roofline_bytes = roofline.num_bytes(
                 shape.batch * shape.heads,
                 self.length,
                 shape.head_dim,
@@ -180,7 +180,7 @@ class RowGroup:
             pad=pad,
             **shape._asdict(),
             **asdict(Measurement()),
-            roofline_bytes=size,
+            roofline_bytes=roofline_bytes,
             flops=None,
             roofline_ms=None,
             claimed=contestants.claim(mechanism, self.options.claims),

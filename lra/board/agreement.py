@@ -18,7 +18,7 @@ from .results import BoardResults
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
 MIN_MECHANISMS = 10
 # Without Path-X, for which many sources print no number.
-TASKS = paper_values.TASKS[:5]
+FIVE_TASKS = paper_values.TASKS[:5]
 LISTOPS = "listops"
 ABOUT = (
     "Spearman's rank correlation between the scores of this board and the mean accuracies of a published source, with "
@@ -48,7 +48,7 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
             listops[label] = float(by_task[LISTOPS].mean())
 
     pairs_of = {}
-    comparisons = (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,)))
+    comparisons = (("all", all_tasks, FIVE_TASKS), (LISTOPS, listops, (LISTOPS,)))
     for name, scores, tasks in comparisons:
         published_means = by_source(list(scores), tasks)
         for source, accuracies in sorted(published_means.items()):
@@ -137,7 +137,6 @@ def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT_WIDTH
         panels: mechanisms by source.
         width: width in inches.
     """
-    # One chart for each source.
     figure, charts = figures.grid(panels, width)
     labels = []
     for axes, common in zip(charts, panels.values(), strict=True):

@@ -130,11 +130,11 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT_WIDT
     timed_points = _timed(points)
     # Points with error bars: the interval of the score.
     for point in timed_points:
-        lengths = None
+        bars = None
         if point.low is not None and point.high is not None:
-            lengths = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
+            bars = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
         style = ERROR_BARS | look(family(point.label))
-        axes.errorbar(point.ms, point.score, yerr=lengths, **style)
+        axes.errorbar(point.ms, point.score, yerr=bars, **style)
         axes.text(point.ms, point.score, point.label, color=INK)
     controls = [point for point in points if family(point.label) == CONTROL_FAMILY]
     _draw_controls(axes, controls)

@@ -81,18 +81,18 @@ class Board:
         else:
             self.mechanisms = list(dict.fromkeys(options.mechanisms))
         self.entries: list[Entry] = []
-        for mechanism, task in itertools.product(self.mechanisms, options.tasks):
-            overrides, composed = self._compose_run(mechanism, task)
+        for mechanism, recipe in itertools.product(self.mechanisms, options.tasks):
+            overrides, composed = self._compose_run(mechanism, recipe)
             try:
-                self.entries.append(self._entry(mechanism, task, overrides, composed))
+                self.entries.append(self._entry(mechanism, recipe, overrides, composed))
             except ValueError as error:
-                self.skipped.append(f"{task} {mechanism}: {error}")
+                self.skipped.append(f"{recipe} {mechanism}: {error}")
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         # Drop duplicates; a line describes each.
         self.duplicates: list[str] = []
-        for task in options.tasks:
-            self.duplicates += self._drop_duplicates(task)
+        for recipe in options.tasks:
+            self.duplicates += self._drop_duplicates(recipe)
         check_distinct(self.entries)
 
     def _entry(self, mechanism: str, recipe: str, overrides: list[str], experiment: Experiment) -> Entry:

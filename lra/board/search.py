@@ -119,14 +119,14 @@ def decide(
     if missing:
         return missing, None
 
-    # The rates that were tried are neighbours on the ladder of all rates, from low to high.
-    # A further rate inside the range of the grid is never tried.
+    # The grid on the ladder of all rates, from low to high. A further rate inside the grid is never tried.
     outside = [rate for rate in further if not min(rates) <= rate <= max(rates)]
     ladder = sorted({*rates, *outside})
     top = len(ladder) - 1
     low = ladder.index(min(rates))
     high = ladder.index(max(rates))
     middle = (low + high) / 2
+    # The tried rates: the grid and the neighbours that have ended.
     while low > 0 and ladder[low - 1] in scores:
         low -= 1
     while high < top and ladder[high + 1] in scores:
@@ -150,10 +150,9 @@ def decide(
     best = min(candidates, key=lambda k: (abs(k - middle), k))
 
     # A best rate at an end of the tried ones: try the next one outside. Without any score, lower rates may help.
-    edge = best if equal else low
-    if edge == low and low > 0:
+    if (not equal or best == low) and low > 0:
         return [ladder[low - 1]], None
-    if equal and edge == high and high < top:
+    if equal and best == high and high < top:
         return [ladder[high + 1]], None
     return [], ladder[best]
 

@@ -120,7 +120,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
     title = f"{r.study} {r.task} {r.label} seed {run.seed}"
     if not run.weights.exists():
         raise ValueError(f"{run.path} has no {checkpoint.BEST}; copy the weights of the run there, or train it again")
-    trained, fresh_experiment = restore_experiments(run, str(options.data.root), options.examples)
+    trained, fresh_experiment = restore_experiments(run, options.data.root, options.examples)
     # For example a mechanism of Triton kernels without a GPU.
     if trained.unavailable:
         raise ValueError(f"{run.path}: {trained.unavailable}")

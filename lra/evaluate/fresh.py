@@ -6,6 +6,7 @@ Examples that the run has seen are left out.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -76,7 +77,7 @@ class FreshData:
     digest: str
 
 
-def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experiment, Experiment]:
+def restore_experiments(run: RunDir, root: Path | str, examples: int) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a run, and the same experiment on fresh examples.
 
     Args:

@@ -43,7 +43,7 @@ def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
         # Find the task of conf with this source: it gives the display, and the command in messages about missing data.
         source = tree["source"]
         task, display = _task_of(source["_target_"]) or (tree["task"]["name"], None)
-        # No command line may set display=null, so None is set after the options are parsed.
+        # display=null does not parse: "bytes" stands in for it, and the real value is set below.
         tree["task"]["display"] = display or "bytes"
         tree["data_overrides"] = [f"task={task}"]
         for key, value in source.items():

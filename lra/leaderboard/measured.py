@@ -12,7 +12,7 @@ from ..report.arena_entries import TWO_LAYERS, encoder_of, entries, seeds_text
 from ..results.paper_values import TASKS, Protocol
 from ..results.summary import collect
 from ..results.table import in_markdown
-from ..runs import published as tables
+from ..runs import published
 from ..runs.reader import read_choices
 from ..submit import record as submission_record
 from ..submit.control import is_control
@@ -125,7 +125,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     """Make a line of each mechanism of a submission and each class of protocol."""
     submission = submission_record.load(folder)
     status: Status = "verified" if is_verified(folder) else "reported"
-    runs = list(tables.read(folder).values())
+    runs = list(published.read(folder).values())
     dates = [run.record.date for run in runs if run.record.date]
     source = (f"submission {submission.name}", f"{ROOT}/submissions/{submission.name}/{submission_record.NAME}")
     about = f"by {escaped(submission.author)}; protocol {submission.protocol}; {escaped(submission.hardware)}"
@@ -162,7 +162,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     return lines
 
 
-def scores_by_task(label: str, runs: Sequence[tables.Published]) -> dict[str, TaskScores]:
+def scores_by_task(label: str, runs: Sequence[published.Published]) -> dict[str, TaskScores]:
     """Collect the seeds of a label by task, failed ones included."""
     by_task: dict[str, TaskScores] = {}
     for run in runs:

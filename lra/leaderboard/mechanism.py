@@ -1,7 +1,6 @@
 """Facts about each name of ``attn=``, from its file and its class, and the index of docs/mechanisms.md."""
 
 import ast
-import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -110,8 +109,9 @@ def read_options(path: Path) -> dict[str, Any]:
             for key, block in entry.items():
                 if BLOCK in key:
                     options[BLOCK] = block
-        base = path.parent / f"{entry.partition('@')[0]}.yaml" if isinstance(entry, str) else None
-        if base and base.is_file():
+            continue
+        base = path.parent / f"{entry.partition('@')[0]}.yaml"
+        if base.is_file():
             options |= read_options(base)
     for key, value in tree.items():
         if isinstance(value, dict) and isinstance(options.get(key), dict):
@@ -128,18 +128,18 @@ def read_docstring(target: str) -> tuple[str, str]:
         target: dotted name of the class.
 
     Returns:
-        The docstring and the path of the file in the repository; both empty if the class is not found.
+        The docstring and the path of the file in the repository.
+
+    Raises:
+        ValueError: the file has no such class.
     """
     module, _, name = target.rpartition(".")
-    spec = importlib.util.find_spec(module) if module else None
-    if spec is None or spec.origin is None:
-        return "", ""
-    path = Path(spec.origin)
+    path = ROOT / f"{module.replace('.', '/')}.py"
     # The class is not imported, since its module may need a GPU or an extra.
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return ast.get_docstring(node) or "", path.relative_to(ROOT).as_posix()
-    return "", ""
+    raise ValueError(f"{path} has no class {name}")
 
 
 def distinguishing(mechanism: MechanismFacts) -> dict[str, Any]:

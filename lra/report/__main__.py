@@ -64,8 +64,8 @@ def report(options: ReportOptions) -> None:
     out = options.out or options.runs / "report"
     try:
         efficiency = _efficiency(benchmarks, out / "efficiency", studies, options.width)
-        boards = board.chapters(studies, benchmarks, out / "board", options.width)
-        chapters = efficiency + boards
+        board_chapters = board.chapters(studies, benchmarks, out / "board", options.width)
+        chapters = efficiency + board_chapters
         unreadable, figures = export(out, studies, damaged, chapters, width=options.width, show=options.show)
     except OSError as error:
         path = error.filename or out
@@ -73,11 +73,11 @@ def report(options: ReportOptions) -> None:
 
     for message in damaged + unreadable:
         log(f"skipped: {message}")
-    _print_tables(options, studies, boards, efficiency)
+    _print_tables(options, studies, board_chapters, efficiency)
     files = "index.html, report.md, main.tex, tables, figures"
     if benchmarks:
         files += ", efficiency"
-    if any(chapter.pictures for chapter in boards):
+    if any(chapter.pictures for chapter in board_chapters):
         files += ", board"
     print(f"written to {out}: {files}")
     if "wandb" in options.logger:
@@ -117,7 +117,7 @@ def _efficiency(
     """Make the chapter on the cost of mechanisms; none without a benchmark."""
     if not benchmarks:
         return []
-    paths = bench_figures.pictures(benchmarks, folder, studies, width)
+    paths = bench_figures.save_pictures(benchmarks, folder, studies, width)
     captions = {path: path.stem for path in paths}
     return [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(benchmarks), captions)]
 
@@ -125,7 +125,7 @@ def _efficiency(
 def _print_tables(
     options: ReportOptions,
     studies: Studies,
-    boards: list[Chapter],
+    board_chapters: list[Chapter],
     efficiency: list[Chapter],
 ) -> None:
     """Print the finding and the tables of each study; the published board has a chapter instead."""
@@ -139,7 +139,7 @@ def _print_tables(
     for name, rows in studies.items():
         if not (options.board and board.is_published(rows)):
             printed[name] = rows
-    show(every_table(printed, boards), LEGEND)
+    show(every_table(printed, board_chapters), LEGEND)
     for chapter in efficiency:
         show(chapter.tables, chapter.about)
 

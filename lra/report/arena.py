@@ -193,7 +193,7 @@ def _line(entry: ArenaEntry, gain: Cell) -> list[Cell | str]:
         gain,
         published_cell,
         source,
-        Cell.of(parameters(row), "{:,.0f}".format),
+        Cell.of(row.done[0].params, "{:,}".format),
     ]
 
 
@@ -264,9 +264,3 @@ def machine(row: Row, device: str) -> str:
         if not longer_names:
             specific.add(name)
     return f"{' / '.join(sorted(specific))}, {precision(row.runs)}"
-
-
-def parameters(row: Row) -> float:
-    """Number of parameters of the model."""
-    first = row.done[0]
-    return float(first.params)

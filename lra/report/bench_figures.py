@@ -19,7 +19,7 @@ from .plots.speed_accuracy import Bubble
 
 
 @rc_context(figures.PRINT)
-def pictures(
+def save_pictures(
     records: Sequence[BenchRecord],
     folder: Path,
     studies: Studies,

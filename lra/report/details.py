@@ -57,7 +57,7 @@ def details(rows: list[Row]) -> list[Table]:
             cells = _cells(row)
             if has_fresh_tests:
                 # Next to the score on the standard test set.
-                cells = {"test": cells.pop("test"), "fresh test": fresh_cell(fresh_tests[i], row.n), **cells}
+                cells = {"test": cells["test"], "fresh test": fresh_cell(fresh_tests[i], row.n), **cells}
             for column in extra_columns:
                 cells[column.name] = column.cells[i]
             line = Line(row.label, cells, row.facts, row.remarks, _published_values(row))
@@ -76,7 +76,7 @@ def _fresh_results(row: Row) -> dict[int, FreshTest]:
 
 
 def _published_values(row: Row) -> list[str]:
-    if paper_values.caution([row.facts]):
+    if paper_values.incomparable_choices([row.facts]):
         return []
     # Values of comparable runs only.
     return [f"{value.source}: {value.text}" for value in row.published]
@@ -91,7 +91,7 @@ def _cells(row: Row) -> dict[str, Cell]:
 
     test = score(row.scores, collapsed=row.collapsed)
     if not test.text:
-        test = replace(test, text=number(None))
+        test = replace(test, text="-")
     return {
         # The number of seeds has its own column.
         "test": replace(test, n=None),
@@ -162,7 +162,7 @@ def _average_line(label: str, rows: list[Row]) -> Line:
             remarks.append(f"no finished seed on {row.task}")
 
     published_means = []
-    if not paper_values.caution([facts]):
+    if not paper_values.incomparable_choices([facts]):
         for source, published_mean in paper_values.averages(label, tests):
             published_means.append(f"{source}: {number(published_mean)}")
     return Line(label, {"mean": Cell.of(average)}, facts, remarks, published_means)

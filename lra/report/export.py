@@ -88,7 +88,7 @@ def export(
     names += study_pictures.keys()
     _check_names(show, names)
 
-    # Tables as CSV and LaTeX, figures as PNG and PDF, and the document that shows them.
+    # Tables as CSV and LaTeX.
     for table in all_tables:
         path = out / "tables" / table.name
         write(path.with_name(f"{table.name}.csv"), table.csv())
@@ -283,10 +283,10 @@ def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
     return all_tables
 
 
-def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
+def markdown(contents: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
     """Format the report as Markdown: legend, tables, pictures of chapters, and the sources of the published values."""
     sections = ["# Results", f"{LEGEND} {MARKS}"]
-    for study in studies:
+    for study in contents:
         # The first table has the name of the study as its heading.
         first, *further = study.results + study.details
         sections.append(first.section(2))

@@ -24,7 +24,7 @@ def tables(rows: list[Row]) -> list[Table]:
     """Make the additional tables over all tasks of a study's runs."""
     added = []
     for module in _modules():
-        added += module.tables(rows[0].study, rows)
+        added += module.tables(rows)
     return added
 
 

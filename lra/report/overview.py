@@ -50,7 +50,7 @@ def score_table(rows: list[Row]) -> Table:
         name=f"study/{study}",
         title=study,
         about=about,
-        cells=by_mechanism(study, labels, cells),
+        cells=mechanism_cells(study, labels, cells),
     )
 
 
@@ -151,7 +151,7 @@ def over_control(rows: list[Row]) -> Table | None:
         name=f"over-{CONTROL}/{study}",
         title=f"Gain over {CONTROL}",
         about=about,
-        cells=by_mechanism(study, labels, columns),
+        cells=mechanism_cells(study, labels, columns),
         errors=tuple(columns),
     )
 
@@ -215,7 +215,7 @@ def seed_range(lines: Iterable[Iterable[Cell | str]]) -> str:
     return f"n = {fewest} to {most}"
 
 
-def by_mechanism(study: str, labels: Sequence[str], columns: Mapping[str, list[Cell]]) -> pd.DataFrame:
+def mechanism_cells(study: str, labels: Sequence[str], columns: Mapping[str, list[Cell]]) -> pd.DataFrame:
     """Make the cells of a table with a row for each mechanism.
 
     Args:

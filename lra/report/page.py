@@ -286,11 +286,11 @@ def _restyle(element: ElementTree.Element) -> None:
 
     style = element.get("style")
     if style:
-        style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
+        style = re.sub(r"#[0-9a-f]{6}", lambda match: VARIABLES[match[0]], style)
         style = re.sub(r"font[\w-]*: [^;]*; ?", "", style)
         element.set("style", style)
 
 
-def _round(number: re.Match) -> str:
+def _round(match: re.Match) -> str:
     """Round a coordinate to one decimal, a tenth of a point."""
-    return f"{float(number[0]):.1f}"
+    return f"{float(match[0]):.1f}"

@@ -10,7 +10,7 @@ from ..config.experiment import Experiment
 from ..results.lr_search import SEARCH_SUFFIX, rate_order, trials
 from ..results.score_cells import Comparison, gain_column
 from ..results.summary import Row, Studies
-from ..results.table import Cell, Table, frame, number
+from ..results.table import Cell, Table, frame, joined, number
 from ..runs.reader import CONTROL
 
 STUDY = "recurrent"
@@ -50,12 +50,6 @@ def accuracies(by_rate: Mapping[str, Row]) -> str:
     return ", ".join(f"{rate}: {number(by_rate[rate].val)}" for rate in rates)
 
 
-def joined_values(values: list[float], form: str) -> str:
-    """Format the distinct values of the seeds; usually there is one."""
-    distinct = sorted(set(values))
-    return " / ".join(map(form.format, distinct))
-
-
 def _gains(rows: Sequence[Row], control: Row | None) -> list[Cell]:
     """Make the column of the gains over a control; cells are empty without it and for itself."""
     comparisons: list[Comparison | None] = []
@@ -67,7 +61,7 @@ def _gains(rows: Sequence[Row], control: Row | None) -> list[Cell]:
     return gain_column(comparisons)
 
 
-def block(studies: Studies) -> str:
+def render(studies: Studies) -> str:
     """Render the table, best mechanism first; a sentence if there are no runs."""
     rows = [row for row in studies.get(STUDY, []) if row.test is not None]
     if not rows:
@@ -83,8 +77,8 @@ def block(studies: Studies) -> str:
     gain_columns = [_gains(ordered, controls.get(label)) for label in CONTROLS]
     for row, *gains in zip(ordered, *gain_columns, strict=True):
         # The seeds of a mechanism share learning rate and size.
-        rates = joined_values([r.lr for r in row.done if r.lr is not None], "{:g}")
-        params = joined_values([r.params for r in row.done], "{:,}")
+        rates = " / ".join(f"{lr:g}" for lr in sorted({r.lr for r in row.done if r.lr is not None}))
+        params = joined(r.params for r in row.done)
         state = state_of(row.label)
         cells: list[Cell | str] = [row.label, row.cell, Cell.of(row.n, str), *gains, rates]
         cells += [accuracies(searched.get(row.label, {})), params, Cell.of(state, "{:,}".format)]

@@ -106,7 +106,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
         texts[board_page] = _with_block(board_page, _board_block(boards))
     recurrent_page = docs / "recurrent.md"
     if recurrent_page.exists():
-        texts[recurrent_page] = _with_block(recurrent_page, recurrent.block(studies))
+        texts[recurrent_page] = _with_block(recurrent_page, recurrent.render(studies))
     return texts, all_pictures
 
 

@@ -113,10 +113,10 @@ def charts(
         marker_look = {"marker": "o", "linestyle": "none"} if markers else {}
         looks[plural(num_grey, "other")] = {"color": GREY, **marker_look}
 
-    figure, axes = grid(panels, width)
-    for chart, content in zip(axes, panels.values(), strict=True):
+    figure, charts = grid(panels, width)
+    for axes, content in zip(charts, panels.values(), strict=True):
         # Grey lines are drawn first, behind the coloured ones.
-        draw(chart, sorted(content, key=lambda item: item.label in palette.position), palette)
+        draw(axes, sorted(content, key=lambda item: item.label in palette.position), palette)
     letters = LEGEND_LETTERS + max(map(len, looks), default=0)
     points_per_entry = LETTER * PRINT["font.size"] * letters
     _add_legend(figure, looks, int(width * 72 / points_per_entry))
@@ -144,14 +144,14 @@ def _add_legend(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> 
     figure.legend(handles, looks.keys(), loc="outside lower center", ncols=num_columns)
 
 
-def set_ticks(axes: Axes, unit: str, vertical: str = "") -> None:
+def set_ticks_and_labels(axes: Axes, xlabel: str, ylabel: str = "") -> None:
     """Set at most six round ticks on both axes, and the labels of the horizontal and the vertical axis."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_xlabel(unit)
-    axes.set_ylabel(vertical)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
 
 
 def format_tick(value: float, _position: int = 0) -> str:

@@ -21,7 +21,7 @@ BEST_RATE = (
 
 
 def without_search(rows: list[Row]) -> list[Row]:
-    """Leave out runs at other learning rates than the budget's, if the mechanism has runs at that rate on the task."""
+    """Leave out a trial of a learning-rate search if its mechanism also has runs at the budget's rate on the task."""
     labels_and_tasks = {(row.label, row.task) for row in rows}
     selected = []
     for row in rows:
@@ -84,7 +84,6 @@ def lr_table(rows: list[Row]) -> Table | None:
         return None
 
     cells = frame(HEAD, lines, keys)
-    about = f"Test score at {BEST_RATE}."
     searched = [by_rate for by_rate in trials(rows).values() if len(by_rate) > 1]
     if any(BUDGET in by_rate for by_rate in searched):
         about = (
@@ -92,6 +91,7 @@ def lr_table(rows: list[Row]) -> Table | None:
             "rate, tables of one task every rate."
         )
     else:
+        about = f"Test score at {BEST_RATE}."
         cells = cells.drop(columns="at budget's rate")
     return Table(
         name=f"rates/{study}",

@@ -81,7 +81,7 @@ class Palette:
     def __init__(self, labels: Iterable[Hashable]):
         self.position = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
-    def colour(self, label: Hashable) -> int:
+    def colour_index(self, label: Hashable) -> int:
         """Return the index of a label's colour in COLOURS."""
         return self.position[label] % len(COLOURS)
 
@@ -104,14 +104,14 @@ class Palette:
         # SVG counts in pixels, matplotlib in line widths of 1.8 pixels.
         lengths = [float(length) / 1.8 for length in self.dash(label).split()]
         dashes = (0, lengths) if lengths else "-"
-        return {"color": COLOURS[self.colour(label)][0], "linestyle": dashes}
+        return {"color": COLOURS[self.colour_index(label)][0], "linestyle": dashes}
 
     def marker(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and marker of a label as options of matplotlib."""
         if label not in self.position:
             return {"color": GREY, "marker": "o"}
         marker = MARKERS[self.turn(label) % len(MARKERS)]
-        return {"color": COLOURS[self.colour(label)][0], "marker": marker}
+        return {"color": COLOURS[self.colour_index(label)][0], "marker": marker}
 
 
 def family(label: str) -> str:
@@ -143,7 +143,7 @@ def shade_range(weights: np.ndarray) -> tuple[float, float, bool]:
 
     Returns:
         The weight of the first and of the last shade, and whether the range is symmetric around zero because some
-        weights are negative by more than 1 % of the greatest.
+        weights are negative by more than 1 % of the 99.9 % quantile.
     """
     low = float(weights.min())
     high = float(np.quantile(weights, 0.999))

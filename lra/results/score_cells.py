@@ -40,7 +40,7 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
     """
     failed = num_failed or None
     if not scores:
-        return Cell(failed=failed, note=_failed_seeds(num_failed) if num_failed else "")
+        return Cell(failed=failed, note=f"{plural(num_failed, 'seed')} without a result" if num_failed else "")
 
     # Mean and spread over all finished seeds.
     values = list(scores.values())
@@ -65,10 +65,6 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
         collapsed=num_collapsed or None,
         note=note,
     )
-
-
-def _failed_seeds(count: int) -> str:
-    return f"{plural(count, 'seed')} without a result"
 
 
 def remarks(results: Sequence[RunRecord], scores: Mapping[int, float], collapsed: Collection[int]) -> list[str]:

@@ -170,7 +170,7 @@ def mean_interval(scores: Scores) -> tuple[float, float] | None:
         scores: scores of each task, (seeds,).
 
     Returns:
-        The lower and the upper end; None if a task has a single seed.
+        The lower and the upper end, both the mean if there is no variance; None if a task has a single seed.
     """
     if min(map(len, scores)) < 2:
         return None
@@ -245,6 +245,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, flo
     # Spearman's correlation is Pearson's correlation of the ranks.
     x_ranks = _ranks(x, indices)
     y_ranks = _ranks(y, indices)
+    # A constant resample has the correlation NaN, which ``quantile`` leaves out.
     correlations = x_ranks.corrwith(y_ranks, axis=1)
     low, high = correlations.quantile(_interval_quantiles())
     correlation = stats.spearmanr(x, y).statistic

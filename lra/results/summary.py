@@ -80,7 +80,7 @@ class Row:
 
     @property
     def tokens(self) -> float | None:
-        """Mean number of tokens of all phases over finished seeds; None without one or if a record does not have it."""
+        """Mean number of tokens of all phases over finished seeds; None without one, or if a record lacks it."""
         if not self.done or any(r.tokens is None for r in self.done):
             return None
         # Pretraining counts too.
@@ -238,7 +238,7 @@ def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
 
 
 def _without_copies(runs: dict[Path, RunRecord]) -> dict[Path, RunRecord]:
-    """Keep one run directory of each result, in the order of the seeds."""
+    """Keep the last run directory of each result, in the order of the seeds."""
     # A published copy has the same seed, fingerprint and score as its source.
     folder_of = {}
     for folder, r in runs.items():

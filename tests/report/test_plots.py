@@ -51,7 +51,7 @@ def test_learning_curve_shows_mean_and_standard_deviation(axes):
     (band,) = axes.patches
     assert {tuple(corner) for corner in band.get_xy()} == {(10, 32.0), (20, 43.0), (20, 37.0), (10, 28.0)}
     colours = [to_hex(line.get_color()) for line in axes.lines]
-    assert colours == [to_hex(COLOURS[palette.colour(name)][0]) for name in "ab"] and len(set(colours)) == 2
+    assert colours == [to_hex(COLOURS[palette.colour_index(name)][0]) for name in "ab"] and len(set(colours)) == 2
     assert notes == {"a": "a: 40.00 ± 3.00 at step 20, n = 2", "b": "b: 6.00 at step 20, n = 1"}
 
 
@@ -81,7 +81,7 @@ def test_legend_names_coloured_curves_and_counts_the_rest():
     (key,) = figure.legends
     names = [text.get_text() for text in key.texts]
     by_name = dict(zip(names, (to_hex(line.get_color()) for line in key.legend_handles), strict=True))
-    coloured = {name: to_hex(COLOURS[palette.colour(name)][0]) for name in ("first", "second")}
+    coloured = {name: to_hex(COLOURS[palette.colour_index(name)][0]) for name in ("first", "second")}
     assert by_name == coloured | {"1 other": to_hex("0.85")}
     assert [to_hex(line.get_color()) for line in figure.axes[0].lines] == [by_name["second"], by_name["first"]]
 
@@ -129,7 +129,7 @@ def test_colours_are_distinct_for_colour_blind_readers_and_in_grey():
 def test_every_label_has_a_distinct_line_and_marker(look):
     palette = Palette(ATTN_NAMES)
     assert len({str(look(palette, label)) for label in ATTN_NAMES}) == len(ATTN_NAMES) > 3 * len(COLOURS)
-    assert len({(palette.colour(label), palette.dash(label)) for label in ATTN_NAMES}) == len(ATTN_NAMES)
+    assert len({(palette.colour_index(label), palette.dash(label)) for label in ATTN_NAMES}) == len(ATTN_NAMES)
 
 
 def test_pdf_embeds_truetype_fonts(tmp_path):

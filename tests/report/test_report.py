@@ -276,7 +276,7 @@ def test_many_mechanisms_give_one_table_and_one_figure(tmp_path):
     many = made([row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)])
     (table,) = bench_tables.tables([many])
     assert len(table.rows()) == 31 and table.head[1:3] == ["16", "32"]
-    assert len(bench_figures.pictures([many], tmp_path, {})) == 1
+    assert len(bench_figures.save_pictures([many], tmp_path, {})) == 1
 
 
 def test_missing_measurements_are_dashes_and_have_no_figure(tmp_path):
@@ -288,7 +288,7 @@ def test_missing_measurements_are_dashes_and_have_no_figure(tmp_path):
     over, details = bench_tables.tables([skipped])
     assert texts(over)["naive"]["16"] == "-"
     assert texts(over)["naive"]["status"] == texts(details)["naive"]["status"] == "left out: no time"
-    assert bench_figures.pictures([skipped], tmp_path, {}) == []
+    assert bench_figures.save_pictures([skipped], tmp_path, {}) == []
 
 
 def test_figures_are_written_and_not_blank(tmp_path):
@@ -298,8 +298,8 @@ def test_figures_are_written_and_not_blank(tmp_path):
     for label in ("naive", "cur_abs"):
         add_seeds(runs, label, (60.0, 61.0), task="text")
     studies = summary.collect(runs)[0]
-    assert bench_figures.pictures([], out, studies) == []
-    paths = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
+    assert bench_figures.save_pictures([], out, studies) == []
+    paths = bench_figures.save_pictures([made(OVER_N), made(STEPS)], out, studies)
     # Time over n, growth, bars, and speed against accuracy.
     assert len(paths) == len(set(paths)) == 4 and paths[-1].name == "speed-and-accuracy-paper-paper.png"
     assert {path.with_suffix(kind) for path in paths for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())

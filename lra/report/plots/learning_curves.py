@@ -91,7 +91,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
         if len(curve.steps) == 1:
             _mark_point(axes, curve.steps, curve.mean, options | {"color": look["color"]})
         tooltips[curve.label] = _tooltip(curve)
-    figures.set_ticks(axes, "step", "validation score")
+    figures.set_ticks_and_labels(axes, "step", "validation score")
     return tooltips
 
 
@@ -114,7 +114,7 @@ def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette
         axes.plot(steps, values, gid=series_id, **options)
         if len(steps) == 1:
             _mark_point(axes, steps, values, {"color": options["color"], "gid": series_id, **figures.ABOVE})
-    figures.set_ticks(axes, "step")
+    figures.set_ticks_and_labels(axes, "step")
     return {str(seed): f"seed {seed}" for seed in curves}
 
 

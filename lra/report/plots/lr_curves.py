@@ -50,7 +50,7 @@ def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
     """Draw a line for each label; a learning rate without a score interrupts it."""
     for curve in curves:
         axes.plot(curve.rates, curve.val, marker="o", ms=2.5, **palette.line(curve.label))
-    figures.set_ticks(axes, "learning rate", "validation score")
+    figures.set_ticks_and_labels(axes, "learning rate", "validation score")
     axes.set_xscale("log")
     rates = set()
     for curve in curves:

@@ -67,7 +67,7 @@ def draw_figure(
             _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
         chance = max(seed_scores.chance for seed_scores in content)
         axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
-        figures.set_ticks(axes, unit)
+        figures.set_ticks_and_labels(axes, unit)
         # One row per label, the first one at the top.
         axes.set(ylim=(num_labels - 0.5, -0.5), yticks=range(num_labels), yticklabels=labels)
     figures.add_family_legend(figure, labels)

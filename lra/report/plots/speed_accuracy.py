@@ -8,7 +8,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ...results.figures import ABOVE, SERIES, set_ticks
+from ...results.figures import ABOVE, SERIES, set_ticks_and_labels
 from ...results.palette import GROUND, INK, Palette
 from ...results.summary import Row
 
@@ -68,7 +68,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
             axes.text(bubble.ms, bubble.test, name, color=INK, **options)
         tooltips[bubble.label] = _tooltip(bubble)
 
-    set_ticks(axes, "ms per step", "test score")
+    set_ticks_and_labels(axes, "ms per step", "test score")
     times = [bubble.ms for bubble in bubbles]
     ratio = max(times) / min(times)
     if ratio > 4:

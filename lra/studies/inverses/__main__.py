@@ -134,7 +134,7 @@ def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None
     sizes = sorted(set(rows["at"]), reverse=True)
     dashes = dict(zip(sizes, itertools.cycle(LINES), strict=False))
     for (size, iteration), line in rows.groupby(["at", "iteration"], sort=False):
-        _line(axes, line.steps, line, palette.colour(iteration), dashes[size], iteration)
+        _line(axes, line.steps, line, palette.colour_index(iteration), dashes[size], iteration)
     if len(dashes) > 1:
         for size, dash in dashes.items():
             # An empty line makes an entry of the legend.
@@ -159,7 +159,7 @@ def draw_norms(norms: pd.DataFrame, title: str, path: Path) -> Path:
     for axes, (panel, rows) in zip(grid, panels, strict=True):
         for matrix, line in rows.groupby("matrix", sort=False):
             line = line.sort_values("at", kind="stable")
-            _line(axes, line["at"], line, palette.colour(matrix), "-", matrix, "o")
+            _line(axes, line["at"], line, palette.colour_index(matrix), "-", matrix, "o")
         axes.set(yscale="log", ylabel="spectral norm")
 
         # The horizontal axis is m for random tokens, and the training step for a run.

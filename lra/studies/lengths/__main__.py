@@ -126,19 +126,19 @@ def published_errors() -> pd.DataFrame:
         conf/attn) and error. A number for a range of lengths is listed for every power of two in it.
     """
     rows = []
-    for number in paper_values.read():
-        match = _NAME.fullmatch(number.task)
-        if (number.name, number.table) != FIGURE or match is None or number.number is None:
+    for value in paper_values.read():
+        match = _NAME.fullmatch(value.task)
+        if (value.name, value.table) != FIGURE or match is None or value.number is None:
             continue
         task, first, last = match.groups()
-        is_error = number.metric == "error_percent"
-        error = number.number if is_error else round(100 - number.number, 2)
+        is_error = value.metric == "error_percent"
+        error = value.number if is_error else round(100 - value.number, 2)
         shortest = int(first)
         longest = int(last or first)
         for exponent in range(20):
             length = 2**exponent
             if shortest <= length <= longest:
-                rows.append((task, length, number.model, number.attn, error))
+                rows.append((task, length, value.model, value.attn, error))
     return pd.DataFrame(rows, columns=["task", "length", "mechanism", "attn", "error"])
 
 
@@ -213,7 +213,7 @@ def _panel(axes: Axes, runs: pd.DataFrame, paper: pd.DataFrame, labels: list[str
     """Draw the measured and the published errors of one task; ``labels`` are all measured mechanisms."""
 
     def style_of(label: str) -> dict:
-        colour = COLOURS[palette.colour(label)][0]
+        colour = COLOURS[palette.colour_index(label)][0]
         marker = MARKERS[palette.position[label] % len(MARKERS)]
         return {"color": colour, "marker": marker}
 

@@ -36,12 +36,12 @@ MATRICES = {
 }
 # Percent of MEGA's accuracy that networks of convolutions of width 61 reach (docs/formulas.md, short convolutions).
 PERCENT_OF_MEGA = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
-WIDTH = 61
+CONV_WIDTH = 61
 
 
-def tables(study: str, rows: list[Row]) -> list[Table]:
+def tables(rows: list[Row]) -> list[Table]:
     """Make the tables of a study: scores within each reach, and matrices of scores, if there are any."""
-    return [*reach_tables(study, rows), *matrices(study, rows)]
+    return [*reach_tables(rows[0].study, rows), *matrices(rows[0].study, rows)]
 
 
 def columns(rows: list[Row]) -> list[Column]:
@@ -228,7 +228,7 @@ def draw(home: Path) -> list[Path]:
     right.set(ylabel="squared derivatives beyond the distance, share", ylim=(0, 1))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.axvline(WIDTH // 2, color="grey", linestyle=":", linewidth=1)
+        axes.axvline(CONV_WIDTH // 2, color="grey", linestyle=":", linewidth=1)
     left.set_xlabel("reach k: each layer sees |i - j| <= k")
     right.set_xlabel("distance k, all layers unconfined")
 
@@ -236,8 +236,8 @@ def draw(home: Path) -> list[Path]:
     share = PERCENT_OF_MEGA.get(example.task)
     if share:
         left.annotate(
-            f"convolutions of width {WIDTH}:\n{share} % of MEGA's (published)",
-            (WIDTH // 2, 0.02),
+            f"convolutions of width {CONV_WIDTH}:\n{share} % of MEGA's (published)",
+            (CONV_WIDTH // 2, 0.02),
             xycoords=("data", "axes fraction"),
             fontsize=7,
             color="grey",
