@@ -60,8 +60,10 @@ def delta_rule_attention(
     """
     if scale is None:
         scale = q.shape[-1] ** -0.5
+    has_decay = log_decay is not None
     if log_decay is None:
-        log_decay = torch.zeros_like(beta)
+        # All examples and heads share the zeros.
+        log_decay = beta.new_zeros(1, 1, beta.shape[2])
     q = q * scale
     if not bidirectional:
         earlier, added = _read_earlier(q, k, v, beta, log_decay, chunk)
@@ -69,7 +71,8 @@ def delta_rule_attention(
         return earlier + self_scores * added
 
     # Both directions are one batch: the second half of the examples runs from right to left.
-    q_both, k_both, v_both, beta_both, decay_both = (append_reversed(x, 2) for x in (q, k, v, beta, log_decay))
+    q_both, k_both, v_both, beta_both = (append_reversed(x, 2) for x in (q, k, v, beta))
+    decay_both = append_reversed(log_decay, 2) if has_decay else log_decay
     earlier, added = _read_earlier(q_both, k_both, v_both, beta_both, decay_both, chunk)
     forward, backward = earlier.chunk(2)
     # A token reads its own write from the left only.
@@ -83,20 +86,22 @@ def _read_earlier(
     k: Float[Tensor, "N H L D"],
     v: Float[Tensor, "N H L E"],
     beta: Float[Tensor, "N H L"],
-    log_decay: Float[Tensor, "N H L"],
+    log_decay: Float[Tensor, "#N #H L"],
     chunk: int,
 ) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H L E"]]:
     """Compute what each token reads from the decayed state before its own write, and the value it adds to the state."""
     length = q.shape[2]
     chunk = chunk_size(chunk, length)
-    q, k, v, beta, g = (split_blocks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
+    q, k, v = (split_blocks(x, chunk, 2) for x in (q, k, v))  # (N,H,B,C,·)
+    beta = split_blocks(beta, chunk, 2)  # (N,H,B,C)
+    g = split_blocks(log_decay, chunk, 2)  # (N,H,B,C), or (1,1,B,C) without a decay
 
     # Γ_ij = exp(G_i - G_j) for earlier keys j.
     prefix = g.cumsum(-1)  # G
     is_earlier = causal_mask(chunk, q.device, diagonal=False)
     exponents = prefix[..., :, None] - prefix[..., None, :]
     exponents = exponents.masked_fill(~is_earlier, -torch.inf)
-    decays = exponents.exp()  # Γ, (N,H,B,C,C)
+    decays = exponents.exp()  # Γ, (N,H,B,C,C) or (1,1,B,C,C)
 
     # (I + A) [U_v, U_k] = β [V, e^G K] for all chunks. A has a zero diagonal; ``unitriangular`` reads it as ones.
     similarities = k @ k.mT
