@@ -226,15 +226,17 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
 
 
 def check_training(run: Published, benchmark: Experiment) -> list[str]:
-    """A run has the task options of the suite's configuration and takes at least as many examples."""
+    """A run has the options of the suite's task and protocol and takes at least as many examples."""
     title = f"{run.record.task} {run.record.label}"
     suite_choices = flatten(benchmark.to_dict())
     reasons = []
-    options = {key: run.choices[key] for key in run.choices if key.startswith("task.") and key not in IGNORED_OPTIONS}
+    # A custom protocol has another name, which the leaderboard shows.
+    sections = ("task.", "protocol.") if suite_protocol(run) else ("task.",)
+    options = {key: run.choices[key] for key in run.choices if key.startswith(sections) and key not in IGNORED_OPTIONS}
     suite_options = {key: suite_choices.get(key) for key in options}
     difference = config_file.difference(suite_options, options)
     if difference:
-        reasons.append(f"{title} has task options that differ from the suite's ({difference}); leave them out")
+        reasons.append(f"{title} has options that differ from the suite's ({difference}); leave them out")
     examples = count_examples(run.choices)
     suite_examples = count_examples(suite_choices)
     if examples < suite_examples:

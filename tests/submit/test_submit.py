@@ -144,7 +144,7 @@ def use_custom_class(runs, text=SOURCE):
         (retrain(ALL, {"source._target_": "mine.Efficient"}), "data_prep.listops.ListOps -> mine.Efficient"),
         (retrain(ALL[:3], command="lra.train attn=mine"), "was trained by attn=mine, which is not part of the suite"),
         (retrain(ALL[:3], command="x experiment=mine"), "trained by experiment=mine, which is not part of the suite"),
-        (retrain(ALL, {"task.limit": 60}), "task options that differ from the suite's (task.limit: 2000 -> 60)"),
+        (retrain(ALL, {"task.limit": 60}), "options that differ from the suite's (task.limit: 2000 -> 60)"),
         (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: the control's rate 10.0 is neither the mechanism's rate"),
         (retrain(ALL[3:], {"attn._target_": "lra.attention.controls.Identity"}), "mean has the name of attn=mean but"),
         (retrain(ALL[:1], steps=7), "seed 0 has a record of 7 steps and a configuration of 5,000; train it again"),
@@ -315,9 +315,10 @@ def test_subset_or_easier_images_of_files_are_other_data():
     assert checks.check_data(run, benchmark) == []
     (reason,) = checks.check_data(run._replace(choices=run.choices | {"source.test": 200}), benchmark)
     assert "on data that differ from the benchmark's (source.test: None -> 200)" in reason
+    other = run._replace(choices=run.choices | {"protocol.mean_over": "real"})
+    assert "(protocol.mean_over: length -> real)" in checks.check_training(other, benchmark)[0]
     benchmark = checks.compose_benchmark("task=pathfinder", "attn=mean", "protocol=paper")
-    (reason,) = checks.check_data(run._replace(choices={"provenance.contour": 9}), benchmark)
-    assert "(contour: 14 -> 9; " in reason
+    assert "(contour: 14 -> 9; " in checks.check_data(run._replace(choices={"provenance.contour": 9}), benchmark)[0]
 
 
 def test_submissions_in_repository_are_valid(monkeypatch):
