@@ -189,11 +189,11 @@ def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
     is_additive = mask.dtype is not torch.bool
     is_real = mask > torch.finfo(mask.dtype).min / 2 if is_additive else mask
     keys = is_real[:, :1, :1]
-    # One row for all heads and queries needs no check, for which a GPU would wait.
-    if mask.shape[1:3] == (1, 1):
-        return keys
+    # A GPU waits for each check. A boolean mask with one row for all heads and queries needs none.
     if is_additive and mask.masked_fill(~is_real, 0).any():
         raise ValueError(f"{kind} adds a position bias to the scores, which CUR attention does not have")
+    if mask.shape[1:3] == (1, 1):
+        return keys
     if not (is_real == keys).all():
         raise ValueError(f"{kind} masks keys query by query or head by head; CUR attention takes one mask for all")
     return keys
