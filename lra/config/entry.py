@@ -139,7 +139,8 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
     """Compute one run of several.
 
     Returns:
-        The error if the run failed, and the title with the reason, which has been logged; else None and an empty text.
+        The error if the run failed, and the title with the reason, which has been logged (an empty text if rank 0 logs
+        it); else None and an empty text.
     """
     try:
         compute()

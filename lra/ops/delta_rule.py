@@ -142,7 +142,7 @@ def _write_chunks(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tens
     Args:
         values: U_v, (N,H,B,C,E).
         corrections: U_k, (N,H,B,C,D).
-        decay: factor a of the state over a whole chunk, (N,H,B,1,1).
+        decay: factor a of the state over a whole chunk, (N,H,B,1,1), or (1,1,B,1,1) without a decay.
         keys: Kᵀ, each key decayed up to the end of its chunk, (N,H,B,D,C).
 
     Returns:

@@ -75,7 +75,7 @@ def _group_figures(group: Group, width: float) -> dict[str, Figure]:
         drawings[name] = costs.draw_bars(group, width)
     else:
         drawings[name] = costs.draw_over_length(group, width)
-    if any(len(rows) > 2 for rows in group.over_n().values()):
+    if costs.exponents_of(group):
         drawings[f"{name} growth"] = costs.draw_growth(group, width)
 
     hardware = group.source.machine.hardware

@@ -25,6 +25,11 @@ class Group(NamedTuple):
         """Every n, in order."""
         return sorted({row.n for row in self.rows})
 
+    @property
+    def timed_lengths(self) -> list[int]:
+        """Every n at which a contestant has a time, in order."""
+        return sorted({row.n for row in self.rows if row.ms is not None})
+
     def over_n(self) -> dict[str, list[BenchRow]]:
         """Return the rows of each contestant that have a time, in order of length."""
         # A contestant without any time keeps an empty list.
@@ -93,7 +98,7 @@ def growth(values: Mapping[int, float | None], lengths: Sequence[int]) -> float 
 
     Args:
         values: values by n.
-        lengths: every n of the group, in order, so that its exponents are over the same lengths.
+        lengths: the group's ``timed_lengths``, so that its exponents are over the same ones.
 
     Returns:
         The exponent; None for fewer than three lengths, or if there is no value at one of the last three.

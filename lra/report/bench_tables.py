@@ -91,7 +91,7 @@ def _over_lengths(group: Group) -> Table:
             line[f"{n:,}"] = NONE
         for row in rows:
             line[f"{row.n:,}"] = Cell.of(row.ms, three_digits)
-        line |= _summary(rows, group.lengths)
+        line |= _summary(rows, group.timed_lengths)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
         # Sizes of the layer at the largest n; linformer, among others, grows with n.
         for field in SIZES:

@@ -1,6 +1,6 @@
 """Tables and columns that studies add to the report.
 
-A folder of ``lra.studies`` takes part by having a module ``report`` with two functions: ``tables(study, rows)`` and
+A folder of ``lra.studies`` takes part by having a module ``report`` with two functions: ``tables(rows)`` and
 ``columns(rows)``.
 """
 

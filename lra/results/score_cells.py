@@ -22,7 +22,7 @@ BEST_MARKS = (
 GAIN_MARKS = (
     f"≈ after a gain: no significant difference from zero (p > {SIGNIFICANCE}, Welch's t-test on the finished seeds, "
     "with Holm's correction for the gains of the column). With two seeds the test is unreliable. A gain without ± has "
-    "no test: one side has a single seed, or no score varies."
+    "no test: one side has a single seed, or no score varies (≈ if the means are equal)."
 )
 MARKS = BEST_MARKS + GAIN_MARKS
 

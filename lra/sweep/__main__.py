@@ -16,7 +16,6 @@ from ..config.entry import main
 from ..config.quoting import report_command
 from ..console import log, plural
 from ..runs import reader, record
-from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
 from .plan import PlannedRun, RoundsPlan, describe, expand, study
@@ -107,9 +106,10 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
                     for run in runs:
                         # A failed run gets another chance.
                         if state(run) == "failed":
-                            (run.folder / FAILED).unlink(missing_ok=True)
+                            launcher.forget_failure(run)
                     watch.add(runs)
                     launcher.complete(runs)
+                    watch.states.update(dict.fromkeys(launcher.unwritable, "failed"))
         except KeyboardInterrupt:
             if not launcher.time_is_over:
                 raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command resumes") from None
@@ -150,6 +150,8 @@ def summarise(
     if not failed:
         return None
     remedy = "the same command tries them again"
+    if unwritable:
+        remedy = f"make the folders of {len(unwritable)} of them writable, then {remedy}"
     # A run with a damaged record is not started again.
     damaged = sum((run.folder / record.NAME).exists() for run in failed)
     if damaged:

@@ -1,4 +1,4 @@
-"""An estimate of the time of a seed, from records of the same configuration and device or from a measured step."""
+"""An estimate of the time of a seed, from records of similar runs on the same device or from a measured step."""
 
 import math
 import time
@@ -52,7 +52,7 @@ class Estimates:
         """
         # The name of a CPU and the time of a measured step depend on the number of threads.
         torch.set_num_threads(plan.experiment.trainer.threads or self.threads)
-        # Time of a step: the median of records of this configuration and device, else measured.
+        # Time of a step: the median of records on this device that differ at most in schedule and optimiser.
         name = device_name(plan.device, plan.processes.count)
         settings = _time_settings(choices)
         records = []

@@ -23,7 +23,7 @@ from ..config.quoting import escape, override
 from ..console import log
 from ..data.source import cores
 from .estimate import START_SECONDS
-from .job import fail, job
+from .job import FAILED, fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, study
 from .progress import ENDED, POLL_SECONDS, state, steps_done, steps_with_pretraining
@@ -176,7 +176,8 @@ class Launcher:
             # no help.
             if idle >= max_idle and len(self.select_startable(startable)) == len(startable):
                 for run in startable:
-                    self.record_failure(run, reason or "ended without a result and without a message")
+                    if run not in self.unwritable:
+                        self.record_failure(run, reason or "ended without a result and without a message")
 
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
@@ -234,17 +235,29 @@ class Launcher:
                 self.record_failure(run, explain(end._return_value))
         return None
 
+    def forget_failure(self, run: PlannedRun) -> None:
+        """Remove the reason of an earlier failure from the folder of a run."""
+        try:
+            (run.folder / FAILED).unlink(missing_ok=True)
+        except OSError as error:
+            self.mark_unwritable(run, explain(error))
+
     def make_folders(self, runs: list[PlannedRun]) -> None:
         """Create the folders of runs. A run without one fails, and the others start."""
         for run in runs:
             try:
                 run.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                self.unwritable[run] = explain(error)
+                self.mark_unwritable(run, f"its folder cannot be created: {explain(error)}")
 
     def record_failure(self, run: PlannedRun, reason: str) -> None:
         """Write the reason of a failure into the folder of a run, or keep it here if that fails."""
         try:
             fail(run.folder, reason)
-        except ValueError as error:
-            self.unwritable[run] = f"{reason}; {error}"
+        except (OSError, ValueError) as error:
+            self.mark_unwritable(run, f"{reason}; {explain(error)}")
+
+    def mark_unwritable(self, run: PlannedRun, reason: str) -> None:
+        """Log and keep the reason of a failure that cannot be written."""
+        log(f"{run}: failed, {reason}")
+        self.unwritable[run] = reason

@@ -198,6 +198,7 @@ def test_additive_mask_equals_boolean_mask():
     bias = torch.zeros(keys.shape, dtype=torch.float64).masked_fill(~keys, torch.finfo(torch.float64).min)
     out = encoder(batch["input_ids"], bias.expand(3, 1, 20, 20)).last_hidden_state
     torch.testing.assert_close(out[keys[:, 0, 0]], states(encoder, batch))
+    assert_error("adds a position bias", encoder, batch["input_ids"], bias.clamp(min=-1e4))
 
 
 def test_cur_attention_matches_registered_attention():

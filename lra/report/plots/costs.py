@@ -119,20 +119,25 @@ def _set_axes(axes: Axes, unit: str, lengths: list[int]) -> None:
     axes.minorticks_off()
 
 
+def exponents_of(group: Group) -> dict[str, float]:
+    """Measure the exponent of n of each contestant with a time at the last three lengths."""
+    exponents = {}
+    for name, rows in group.over_n().items():
+        times = {row.n: row.ms for row in rows}
+        exponent = growth(times, group.timed_lengths)
+        if exponent is not None:
+            exponents[name] = exponent
+    return exponents
+
+
 def draw_growth(group: Group, width: float) -> Figure:
     """Draw the measured and the claimed exponent of n of each contestant, the smallest measured one at the top.
 
     Args:
-        group: rows of a benchmark with three or more lengths.
+        group: rows of a benchmark in which a contestant has an exponent, see ``exponents_of``.
         width: width in inches.
     """
-    # Contestants with at least three lengths.
-    exponents = {}
-    for name, rows in group.over_n().items():
-        times = {row.n: row.ms for row in rows}
-        exponent = growth(times, group.lengths)
-        if exponent is not None:
-            exponents[name] = exponent
+    exponents = exponents_of(group)
     names = sorted(exponents, key=lambda name: -exponents[name])
     measured = [exponents[name] for name in names]
     claims = {label(row): row.claimed for row in group.rows}
@@ -142,7 +147,7 @@ def draw_growth(group: Group, width: float) -> Figure:
     figure, (axes,) = figures.grid(("",), width, height=height)
     axes.scatter(claimed, names, marker="|", color="0.5", s=90, label="claimed")
     axes.scatter(measured, names, color=FIRST_COLOUR, s=22, label="measured")
-    axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
+    axes.set(xlabel=f"exponent of n in the time, up to n = {group.timed_lengths[-1]:,}")
     axes.grid(axis="x")
     axes.margins(y=0.02)
     axes.legend()
