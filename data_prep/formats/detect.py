@@ -44,7 +44,7 @@ def open_copy(
     """Open a copy of Text or Image: unpacked reviews, batches of CIFAR-10, or a format that ``open_reader`` reads.
 
     Arguments and errors are the same as for ``open_reader``. MEGA's and other scripts write their files next to the
-    download from which they make them, so pickles and lines of pixels in the folder come before a download below it.
+    download from which they make them, so pickles and lines of pixels in the folder come before a download.
 
     Returns:
         The reader; None if the path is none of these formats, so that the source reads the official one.

@@ -124,12 +124,12 @@ def decay_errors(length: int) -> Iterator[list[str]]:
         inputs = [q, k, v, decay(x[..., 0])]
         for operator, chunk in SCALAR_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)
-            cells.append(relative_error(with_chunk, decay_attention.scalar_decay_attention, inputs))
+            cells.append(relative_error(with_chunk, decay_attention.decay_attention, inputs))
         # One decay per key channel, by halving chunks (``lra.ops.decay_attention``) and by two factors.
         inputs = [q, k, v, decay(x)]
         for operator, chunk in CHANNEL_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)
-            cells.append(relative_error(with_chunk, decay_attention.channel_decay_attention, inputs))
+            cells.append(relative_error(with_chunk, decay_attention.decay_attention, inputs))
         yield cells
 
 

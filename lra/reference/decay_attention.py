@@ -18,11 +18,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def scalar_decay_attention(
+def decay_attention(
     q: Float[Tensor, "N H L D"],
     k: Float[Tensor, "N H L D"],
     v: Float[Tensor, "N H L E"],
-    log_decay: Float[Tensor, "N H L"],
+    log_decay: Float[Tensor, "N H L *rows"],
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "N H L E"]:
@@ -30,56 +30,14 @@ def scalar_decay_attention(
 
     Args:
         q, k, v: queries, keys and values.
-        log_decay: g, at most 0.
+        log_decay: g, at most 0, for the whole state (N,H,L) or for each of its rows (N,H,L,D).
         scale: factor of the queries; None: D^-1/2.
     """
-    return _recurrence(q, k, v, log_decay[..., None], scale)
-
-
-def channel_decay_attention(
-    q: Float[Tensor, "N H L D"],
-    k: Float[Tensor, "N H L D"],
-    v: Float[Tensor, "N H L E"],
-    log_decay: Float[Tensor, "N H L D"],
-    *,
-    scale: float | None = None,
-) -> Float[Tensor, "N H L E"]:
-    """Compute the recurrence with a decay for each row of the state, see ``scalar_decay_attention``."""
-    return _recurrence(q, k, v, log_decay, scale)
-
-
-def scalar_decay_attention_two_sided(
-    q: Float[Tensor, "N H L D"],
-    k: Float[Tensor, "N H L D"],
-    v: Float[Tensor, "N H L E"],
-    log_decay: Float[Tensor, "N H L"],
-    *,
-    scale: float | None = None,
-) -> Float[Tensor, "N H L E"]:
-    """Add the recurrence from the right: o_i = scale Σ_j M_ij (q_iᵀ k_j) v_j over all tokens j.
-
-    M_ij is the product of the decays from token j + 1 to token i for j < i, from token i to token j - 1 for j > i, and
-    1 for j = i, so that a token reads itself once.
-    """
-    return _two_sided(q, k, v, log_decay[..., None], scale)
-
-
-def channel_decay_attention_two_sided(
-    q: Float[Tensor, "N H L D"],
-    k: Float[Tensor, "N H L D"],
-    v: Float[Tensor, "N H L E"],
-    log_decay: Float[Tensor, "N H L D"],
-    *,
-    scale: float | None = None,
-) -> Float[Tensor, "N H L E"]:
-    """Add the recurrence from the right, see ``scalar_decay_attention_two_sided``."""
-    return _two_sided(q, k, v, log_decay, scale)
-
-
-def _recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale: float | None) -> Tensor:
     N, H, L, D = q.shape
     if scale is None:
         scale = D**-0.5
+    if log_decay.ndim == 3:
+        log_decay = log_decay[..., None]  # (N,H,L,1)
     state = q.new_zeros(N, H, D, v.shape[-1])
     outputs = []
     for t in range(L):
@@ -94,11 +52,25 @@ def _recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale: float
     return torch.stack(outputs, dim=2)
 
 
-def _two_sided(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale: float | None) -> Tensor:
+def decay_attention_two_sided(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    log_decay: Float[Tensor, "N H L *rows"],
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "N H L E"]:
+    """Add the recurrence from the right: o_i = scale Σ_j M_ij (q_iᵀ k_j) v_j over all tokens j.
+
+    M_ij is the product of the decays from token j + 1 to token i for j < i, from token i to token j - 1 for j > i, and
+    1 for j = i, so that a token reads itself once. With a decay for each row of the state, M_ij is a vector that
+    multiplies q_i.
+    """
     if scale is None:
         scale = q.shape[-1] ** -0.5
-    forward = _recurrence(q, k, v, log_decay, scale)
-    backward = _recurrence(q.flip(2), k.flip(2), v.flip(2), log_decay.flip(2), scale)
+    forward = decay_attention(q, k, v, log_decay, scale=scale)
+    reversed_inputs = [x.flip(2) for x in (q, k, v, log_decay)]
+    backward = decay_attention(*reversed_inputs, scale=scale)
     # Both directions contain the token itself; count it once.
     scores = (q * k).sum(-1, keepdim=True)
     self_read = scale * scores * v

@@ -65,7 +65,8 @@ def relative_error(result, exact):
 @OPERATORS
 def test_operators_match_token_by_token_recurrence(name, gate, bidirectional, monkeypatch):
     """Covers lengths around the chunk size of 64, masked tokens, and the gradients of all inputs."""
-    reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
+    plain_name = name.removeprefix("scalar_").removeprefix("channel_")
+    reference = getattr(REFERENCES[name], plain_name + "_two_sided" * bidirectional)
     operator = partial(getattr(recurrence, name), bidirectional=bidirectional)
     small_chunks = {} if name in SCANS else {"chunk": 4}
     for length, options in ((1, {}), (63, {}), (64, {}), (65, {}), (200, {}), (7, small_chunks), (130, {})):

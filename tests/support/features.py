@@ -76,8 +76,7 @@ def real_rows(x, mask):
 def check(mechanism, oracle, L=L, *, shared=False, spread=1.0, value_dim=E):
     """Compare a mechanism and its gradients with an oracle, with and without padding.
 
-    oracle(h, index, q, k, v) computes one head from its real tokens: index (n,), q, k (n,D), v (n,E) -> (n,E).
-    shared: queries and keys share one projection.
+    oracle(h, index, q, k, v) computes a head from its real tokens: index (n,), q, k (n,D), v (n,E). shared: q is k.
     """
     for mask in masks(L).values():
         q, k, v = qkv(L, value_dim, spread)
